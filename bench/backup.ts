@@ -19,11 +19,9 @@ import { FlushSink } from '../src/host/block/flush-sink.ts';
 import { NbdClient } from '../src/host/block/nbd-client.ts';
 import type { NbdExport } from '../src/host/block/nbd-export.ts';
 import { NbdServer } from '../src/host/block/nbd-server.ts';
-import { waitForJob } from '../src/host/qmp/jobs.ts';
-import { QmpClient } from '../src/host/qmp/qmp-client.ts';
+import { QmpClient, waitForJob } from '../src/host/qmp/qmp-client.ts';
 import { FolderStore } from '../src/object-store/folder-store.ts';
-import { backoffMs, pause } from '../src/shared/backoff.ts';
-
+import { backoffMs, pause } from '../src/shared/retry.ts';
 import { type HostBench, type HostContext, type Measured, measured, median } from './figure.ts';
 
 const run = promisify(execFile);

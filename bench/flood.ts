@@ -1,7 +1,7 @@
 /** A flood that runs while something else is measured. Its programs yield to others, so that what they wait for is not the processor. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { pause } from '../src/shared/backoff.ts';
+import { pause } from '../src/shared/retry.ts';
 import { quantile } from './figure.ts';
 
 /** Until a flood is at its height. */

@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { pathsIn } from '../src/config/paths.ts';
 import { overlayPaths } from '../src/host/vm/overlay.ts';
 import { allPids, commandLineOf } from '../src/host/vm/process-identity.ts';
-import { pause } from '../src/shared/backoff.ts';
+import { pause } from '../src/shared/retry.ts';
 import { type Bench, type BenchContext, type Measured, measured } from './figure.ts';
 import type { Installation } from './installation.ts';
 import { startOnS3 } from './s3-installation.ts';

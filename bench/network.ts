@@ -7,7 +7,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { pathsIn } from '../src/config/paths.ts';
 import { findOrphans } from '../src/host/vm/qemu-process.ts';
-import { pause } from '../src/shared/backoff.ts';
+import { pause } from '../src/shared/retry.ts';
 import { OUTSIDE, Outside } from '../test/support/outside.ts';
 import { type Bench, type BenchContext, type Measured, measured } from './figure.ts';
 import { Installation } from './installation.ts';

@@ -14,7 +14,7 @@ import pg from 'pg';
 import { pathsIn } from '../src/config/paths.ts';
 import { runningDatabaseUrl } from '../src/launcher/embedded-postgres.ts';
 import { present } from '../src/shared/assert.ts';
-import { pause } from '../src/shared/backoff.ts';
+import { pause } from '../src/shared/retry.ts';
 import { type Bench, type BenchContext, type Measured, measured } from './figure.ts';
 import { type Load, load, type Target } from './load.ts';
 

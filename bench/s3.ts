@@ -7,7 +7,7 @@ import { readFileSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { pathsIn } from '../src/config/paths.ts';
 import { overlayPaths } from '../src/host/vm/overlay.ts';
-import { pause } from '../src/shared/backoff.ts';
+import { pause } from '../src/shared/retry.ts';
 import { type Bench, type BenchContext, type Measured, measured, median } from './figure.ts';
 import { bringFio, type FioJob, fio, type InGuest, NO_FIO, packFio } from './fio.ts';
 import { type S3Installation, startOnS3, type Traffic, trafficOf } from './s3-installation.ts';

@@ -13,9 +13,8 @@ import { CompressPool } from '../src/disk-format/compress-pool.ts';
 import { newDataKey } from '../src/disk-format/key-ring.ts';
 import { FlushSink } from '../src/host/block/flush-sink.ts';
 import { type S3Settings, S3Store } from '../src/object-store/s3-store.ts';
-import { pause } from '../src/shared/backoff.ts';
+import { pause } from '../src/shared/retry.ts';
 import { S3Server } from '../test/support/s3-server.ts';
-
 import { Disk, sequential } from './backup.ts';
 import { type HostBench, type HostContext, type Measured, measured, median } from './figure.ts';
 

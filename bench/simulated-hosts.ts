@@ -7,7 +7,7 @@ import { createInterface } from 'node:readline';
 import { ControlPlaneClient } from '../src/protocol/client.ts';
 import type { HostFacts } from '../src/protocol/host-types.ts';
 import type { Assignment, DiskHead, Observation } from '../src/protocol/types.ts';
-import { pause } from '../src/shared/backoff.ts';
+import { pause } from '../src/shared/retry.ts';
 
 const FACTS: HostFacts = {
   accelerator: 'tcg',

@@ -9,7 +9,7 @@
  */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { pause } from '../src/shared/backoff.ts';
+import { pause } from '../src/shared/retry.ts';
 import { type BareImage, bakeKey, startBare } from './bare-machine.ts';
 import { type Bench, type BenchContext, type Measured, measured, quantile } from './figure.ts';
 import { Installation } from './installation.ts';

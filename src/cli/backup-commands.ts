@@ -6,14 +6,14 @@ import { BackupError } from '../control-plane/backup/manifest.ts';
 import { restoreBackup } from '../control-plane/backup/restore-backup.ts';
 import { knownMarks } from '../control-plane/disks/store.ts';
 import { configOrRefuse } from '../launcher/start.ts';
-import { ownStore } from '../object-store/claim-store.ts';
 import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
+import { ownStore } from '../object-store/store-mark.ts';
 import { createLog } from '../shared/log.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
-import { bytes, plural, when } from './format.ts';
 import { withServer } from './server-context.ts';
+import { bytes, plural, when } from './table.ts';
 import type { Terminal } from './terminal.ts';
 
 interface Request {

@@ -8,7 +8,7 @@ import { chmod, mkdir, readdir, rename, rm, stat } from 'node:fs/promises';
 import { Readable, Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { BerthError, type FilePath, type Files } from '../../client/src/berth.ts';
-import { bytes as bytesText } from './format.ts';
+import { bytes as bytesText } from './table.ts';
 import type { Terminal } from './terminal.ts';
 
 export interface Copying {

@@ -13,8 +13,8 @@ import { createLog } from '../shared/log.ts';
 import { CommandError } from './command-error.ts';
 import { baseImage, type DiskContext, findInstances, openServersStore, withDisks } from './disk-context.ts';
 import { EXIT } from './exit-codes.ts';
-import { bytes, plural } from './format.ts';
 import { withServer } from './server-context.ts';
+import { bytes, plural } from './table.ts';
 import type { Terminal } from './terminal.ts';
 
 /** Removes what nothing has needed for `seconds`. */

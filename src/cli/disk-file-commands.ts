@@ -16,8 +16,8 @@ import type { InstanceId } from '../shared/ids.ts';
 import { CommandError } from './command-error.ts';
 import { baseImage, type DiskContext, findOneInstance, withDisks } from './disk-context.ts';
 import { EXIT } from './exit-codes.ts';
-import { bytes, plural } from './format.ts';
 import { type DiskFormat, describeImage, toQcow2, toRaw } from './qemu-img.ts';
+import { bytes, plural } from './table.ts';
 import type { Terminal } from './terminal.ts';
 
 interface Request {

@@ -6,9 +6,9 @@ import { hostState } from '../control-plane/fleet/place.ts';
 import { listStaying, type Staying } from '../control-plane/vms/move-store.ts';
 import { rfc3339 } from '../shared/clock.ts';
 import { labelsText } from './commands/instance-rows.ts';
-import { bytes, plural, when } from './format.ts';
 import { findHost, lockHost } from './found-host.ts';
 import { noteOperator, type ServerContext } from './server-context.ts';
+import { bytes, plural, when } from './table.ts';
 
 const MIB = 2 ** 20;
 

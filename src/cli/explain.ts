@@ -5,7 +5,7 @@ import type { Env } from '../config/env.ts';
 import { messageOf } from '../shared/errors.ts';
 import { type Command, optionsOf } from './command.ts';
 import { CommandError } from './command-error.ts';
-import { localTime } from './format.ts';
+import { localTime } from './table.ts';
 import { type Again, typedAgain } from './typed-command.ts';
 
 const NEXT: Readonly<Record<string, string>> = {

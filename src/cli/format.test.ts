@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { timeCell, when, wrapped } from './format.ts';
+import { timeCell, when, wrapped } from './table.ts';
 
 test('a text is wrapped between words, and a longer word gets its own line', () => {
   assert.deepEqual(wrapped('if that was not you', 11), ['if that was', 'not you']);

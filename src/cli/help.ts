@@ -3,7 +3,7 @@ import { nearest } from '../shared/nearest.ts';
 import { COMMON_OPTIONS, type Command, LIST_OPTIONS, type Option, optionsOf } from './command.ts';
 import { COMMANDS, OTHER_WORDS, SECTIONS, synonymsOf } from './command-table.ts';
 import { EXIT_MEANINGS } from './exit-codes.ts';
-import { wrapped } from './format.ts';
+import { wrapped } from './table.ts';
 
 /** Aligns all sections of the help. */
 const HELP_WIDTH = 26;

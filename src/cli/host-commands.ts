@@ -24,10 +24,10 @@ import { CommandError } from './command-error.ts';
 import { labelsText } from './commands/instance-rows.ts';
 import { drainLines } from './drain-commands.ts';
 import { EXIT } from './exit-codes.ts';
-import { bytes, cell, numberCell, sizeCell, timeCell } from './format.ts';
 import { findHost, lockHost } from './found-host.ts';
 import { NAME_RULE } from './numbers.ts';
 import { noteOperator, type ServerContext } from './server-context.ts';
+import { bytes, cell, numberCell, sizeCell, timeCell } from './table.ts';
 import { Terminal } from './terminal.ts';
 
 const MIB = 2 ** 20;

@@ -11,9 +11,9 @@ import { rfc3339 } from '../shared/clock.ts';
 import { pinnedCertificate } from './certificate-commands.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
-import { timeCell } from './format.ts';
 import { NAME_RULE } from './numbers.ts';
 import { noteOperator, type ServerContext } from './server-context.ts';
+import { timeCell } from './table.ts';
 import { Terminal } from './terminal.ts';
 
 /** Refuses settings with which `berth ingress` cannot run. @throws StartError */

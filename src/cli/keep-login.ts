@@ -5,9 +5,9 @@ import { scopeOfRole } from '../../client/src/role-scopes.ts';
 import type { Call, Option } from './command.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
-import { mailTokenOf } from './mail-token.ts';
 import { type Profile, readProfiles } from './profiles.ts';
 import { USER_AGENT } from './session.ts';
+import { mailTokenOf } from './terminal.ts';
 
 /** The present key is replaced also when its server is gone. */
 const REVOKE_MS = 5_000;

@@ -6,10 +6,8 @@ import type { OrgId } from '../shared/ids.ts';
 import { ORGANISATION_QUOTAS, type OrganisationQuota, parseLimit, UNLIMITED } from '../shared/quotas.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
-import { numberCell, plural } from './format.ts';
-import { quotaText } from './quota-text.ts';
 import type { ServerContext } from './server-context.ts';
-import { table } from './table.ts';
+import { numberCell, plural, quotaText, table } from './table.ts';
 import type { Terminal } from './terminal.ts';
 
 /** An organisation by id or name; a name must be unambiguous. */

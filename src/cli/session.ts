@@ -6,6 +6,7 @@
 import { Berth, BerthConnectionError, BerthError, type BerthOptions } from '../../client/src/berth.ts';
 import type { Env } from '../config/env.ts';
 import { askInBrowser } from './ask-in-browser.ts';
+import type { Call, Options } from './command.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 import { findFirstLogin } from './first-login.ts';
@@ -348,5 +349,30 @@ export class Session {
     }
     const expires_at = new Date(Date.now() + GRANT_MS).toISOString();
     return { berth, sudo: { session_token, cookie, expires_at } };
+  }
+}
+
+/** Commands on routes that take no API key: they ask for the password, unless `berth sudo` was run before. */
+
+export function proofOf(options: Options): Proof {
+  return { password_stdin: options.flag('password-stdin'), totp: options.text('totp') };
+}
+
+/** Runs calls in a session of the user, with a sudo grant. @throws CommandError without a login */
+export function asUser<T>(
+  { session, options }: Pick<Call, 'session' | 'options'>,
+  work: (berth: Berth, profile: Profile) => Promise<T>,
+): Promise<T> {
+  const profile = session.requireProfile();
+  return session.withSudo(proofOf(options), (berth) => work(berth, profile));
+}
+
+/** The name of the instance that a fork was made of; its id once it is deleted. */
+export async function parentName(berth: Berth, id: string): Promise<string> {
+  try {
+    return (await berth.instances.get(id)).name;
+  } catch (error) {
+    if (error instanceof BerthError && error.code === 'NOT_FOUND') return id;
+    throw error;
   }
 }

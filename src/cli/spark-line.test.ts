@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { sparkLine } from './spark-line.ts';
+import { sparkLine } from './table.ts';
 
 const LINE = { from_ms: 0, to_ms: 80, cells: 8 };
 

@@ -1,5 +1,5 @@
 /** Shows the steps of a long server command: a bar on a terminal, else a line on stderr for each step. */
-import { bar } from './format.ts';
+import { bar } from './table.ts';
 import type { Terminal } from './terminal.ts';
 
 export class StepProgress {

@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { sizeCell, timeCell } from './format.ts';
-import { formatList, type Listing, USUAL_LAYOUT } from './table.ts';
+import { formatList, type Listing, sizeCell, timeCell, USUAL_LAYOUT } from './table.ts';
 
 interface Disk {
   readonly name: string;

@@ -4,10 +4,10 @@
  */
 import { createInterface } from 'node:readline/promises';
 import { withoutControls as plain } from '../shared/untrusted-text.ts';
-import { CommandError } from './command-error.ts';
+import type { Call } from './command.ts';
+import { CommandError, UsageError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
-import { duration } from './format.ts';
-import { fields, formatList, type Layout, type Listing, USUAL_LAYOUT } from './table.ts';
+import { duration, fields, formatList, type Layout, type Listing, USUAL_LAYOUT } from './table.ts';
 
 const FRAMES = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'] as const;
 const FRAME_MS = 100;
@@ -241,4 +241,56 @@ function typedLine(): Promise<string> {
     };
     process.stdin.on('data', onData);
   });
+}
+
+/** Asks before a command does something that its name does not say. */
+
+export interface Question {
+  /** `Delete web with its disk?` */
+  readonly ask: string;
+  /** Without a terminal: what stands in the way. The error adds the command with `--yes`. */
+  readonly refusal: string;
+  /** After a no. */
+  readonly undone: string;
+}
+
+/** Returns at once with `--yes`. @throws CommandError after a no, or without a terminal */
+export async function confirm({ options, terminal }: Call, question: Question): Promise<void> {
+  if (options.flag('yes')) return;
+  if (!terminal.interactive) {
+    throw new CommandError(question.refusal, { again: '--yes', exit_code: EXIT.usage });
+  }
+  const answer = await terminal.ask(`${question.ask} (yes/no)`, 'no');
+  if (!/^y(es)?$/i.test(answer)) throw new CommandError(question.undone);
+}
+
+export const YES = { yes: { type: 'boolean', short: 'y', help: 'do not ask' } } as const;
+
+/** A password that is set: from stdin, or typed twice. */
+
+export async function newPassword({ terminal, options }: Pick<Call, 'terminal' | 'options'>, what: string) {
+  if (options.flag('password-stdin')) return (await terminal.stdin()).split('\n')[0] ?? '';
+  return typedTwice({ terminal }, what);
+}
+
+export async function typedTwice({ terminal }: Pick<Call, 'terminal'>, what: string): Promise<string> {
+  const first = await terminal.askSecret(`${what}, 12 characters or more`);
+  const second = await terminal.askSecret(`${what} again`);
+  if (first !== second) throw new CommandError('the two are not the same; nothing was changed');
+  return first;
+}
+
+/** The token of a mail, from its link or by itself. */
+
+/** @throws UsageError */
+export function mailTokenOf(text: string): string {
+  const hash = URL.canParse(text) ? new URL(text).hash.slice(1) : '';
+  const token = new URLSearchParams(hash).get('token') ?? text;
+  if (/^berth_mail_\w+$/.test(token)) return token;
+  throw new UsageError('that is neither the link nor the token of a mail');
+}
+
+/** The server of a link; undefined for a token. */
+export function serverOfLink(text: string): string | undefined {
+  return URL.canParse(text) ? new URL(text).origin : undefined;
 }

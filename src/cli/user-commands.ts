@@ -11,8 +11,8 @@ import { rfc3339 } from '../shared/clock.ts';
 import type { UserId } from '../shared/ids.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
-import { timeCell } from './format.ts';
 import type { ServerContext } from './server-context.ts';
+import { timeCell } from './table.ts';
 import type { Terminal } from './terminal.ts';
 
 const ALPHABET = 'abcdefghjkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789';

@@ -3,7 +3,7 @@ import { type Berth, type Instance, type Vm, VmWaitError, type WaitedState } fro
 import type { Call } from './command.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
-import { bar, bytes } from './format.ts';
+import { bar, bytes } from './table.ts';
 
 export type Waited = Pick<Call, 'signal' | 'terminal'>;
 

@@ -2,8 +2,8 @@
 import { type Berth, BerthError, type Instance } from '../../client/src/berth.ts';
 import type { Call } from './command.ts';
 import { CommandError } from './command-error.ts';
-import { confirm } from './confirm.ts';
 import { EXIT } from './exit-codes.ts';
+import { confirm } from './terminal.ts';
 import { waitFor } from './waiting.ts';
 
 /** The states that end in `running` by themselves: such a VM is started again. */

@@ -2,20 +2,22 @@
  * Parses an environment into a {@link Config}, or into the list of all its problems. Pure: it opens no file and resolves no
  * name; `launch/` checks what depends on the machine. An empty variable counts as unset.
  */
+
 import { resolve } from 'node:path';
-import { isLoopback } from '../shared/loopback.ts';
+import { isId, type OrgId } from '../shared/ids.ts';
+import { isLoopback } from '../shared/networks.ts';
 import { QUOTA_DEFAULTS, type QuotaLimits } from '../shared/quotas.ts';
+import { ROLES, type Role } from '../shared/roles.ts';
 import { LISTEN_AT_NAMES, type SshListen } from '../shared/ssh-listen.ts';
 import type { Env } from './env.ts';
-import { type JoinConfig, readJoins } from './join-settings.ts';
-import { type OidcConfig, parseGroups, parseIssuer } from './oidc-settings.ts';
 import { dataDirProblem } from './paths.ts';
-import { Reader } from './reader.ts';
 import {
   type Address,
   type Cidr,
   DEFAULT_CONNECTIONS_PER_ADDRESS,
   DEFAULT_RATE_LIMITS,
+  Expected,
+  isHost,
   type PortRange,
   parseAddress,
   parseChoice,
@@ -37,10 +39,155 @@ import {
   parseSmtpUrl,
   problemLine,
   type RateLimitsConfig,
+  type Setting,
   unknownSettings,
 } from './settings.ts';
-import { parseSshHosts, parseSshListen } from './ssh-settings.ts';
 import { readTraces, type TracesConfig } from './trace-settings.ts';
+
+/** The settings of a machine that joins a fleet, as a host or as an ingress. */
+
+export interface JoinConfig {
+  readonly control_plane: string;
+  readonly token_path: string;
+}
+
+export interface Joins {
+  readonly join: JoinConfig | null;
+  readonly ingress_join: JoinConfig | null;
+}
+
+function readJoins(reader: Reader, path: (text: string) => string): Joins {
+  const control_plane = reader.read('BERTH_CONTROL_PLANE', parseHttpsOrigin, null);
+  const joinWith = (token_path: string | null): JoinConfig | null =>
+    control_plane === null || token_path === null ? null : { control_plane, token_path };
+  const [host, ingress] = ['BERTH_HOST_TOKEN_FILE', 'BERTH_INGRESS_TOKEN_FILE'] as const;
+  const given = [host, ingress].filter((name) => reader.text(name) !== null);
+  if (reader.text('BERTH_CONTROL_PLANE') === null) {
+    for (const name of given)
+      reader.problems.push(`BERTH_CONTROL_PLANE is missing; ${name} is set, and needs it`);
+  } else if (given.length === 0) {
+    reader.problems.push(
+      `${host} is missing; BERTH_CONTROL_PLANE is set, and a host of a fleet needs both (an ingress needs ${ingress})`,
+    );
+  }
+  return {
+    join: joinWith(reader.read(host, path, null)),
+    ingress_join: joinWith(reader.read(ingress, path, null)),
+  };
+}
+
+/** The values of the settings of OpenID Connect. Pure. */
+
+/** Members of the group have the role in the organisation. */
+export interface GroupRole {
+  readonly group: string;
+  readonly org_id: OrgId;
+  readonly role: Role;
+}
+
+export interface OidcConfig {
+  /** Without a trailing slash. */
+  readonly issuer: string;
+  readonly client_id: string;
+  readonly client_secret: string;
+  readonly groups: readonly GroupRole[];
+}
+
+const MOST_GROUPS = 1_000;
+
+function parseIssuer(text: string): string {
+  const url = URL.parse(text);
+  const host = url?.hostname.replace(/^\[|\]$/g, '') ?? '';
+  const is_safe = url?.protocol === 'https:' || (url?.protocol === 'http:' && isLoopback(host));
+  if (!is_safe || url === null || url.search + url.hash + url.username !== '' || /\s|#|\?/.test(text)) {
+    throw new Expected(
+      "the provider's issuer such as https://id.example.org/realms/main, over https, without query (http only on the loopback)",
+    );
+  }
+  return text.replace(/\/$/, '');
+}
+
+/** `group=org_…:role, …`. A group's name may contain everything but a comma. */
+function parseGroups(text: string): readonly GroupRole[] {
+  const parts = text
+    .split(',')
+    .map((part) => part.trim())
+    .filter((part) => part !== '');
+  if (parts.length > MOST_GROUPS) throw new Expected(`at most ${MOST_GROUPS} groups`);
+  return parts.map(groupRole);
+}
+
+function groupRole(text: string): GroupRole {
+  const [, group = '', org_id = '', given = ''] = /^(.+)=(org_[^:=]*):([a-z]+)$/.exec(text) ?? [];
+  const role = ROLES.find((each) => each === given);
+  if (group === '' || role === undefined || !isId('org', org_id)) {
+    throw new Expected(
+      `GROUP=ORGANISATION:ROLE separated by commas, such as staff=org_01k5x8m2vq7r4t9wz3b6c8d0ef:member; the roles are ${ROLES.join(', ')}, and berth org quota lists the ids`,
+    );
+  }
+  return { group, org_id, role };
+}
+
+/** Reads single settings, and collects their problems. */
+export class Reader {
+  readonly problems: string[] = [];
+  readonly #env: Env;
+
+  constructor(env: Env) {
+    this.#env = env;
+  }
+
+  text(name: string): string | null {
+    return this.#env[name] || null;
+  }
+
+  /** The setting's value, or `fallback` when it is unset or invalid (which is recorded). */
+  read<T, F>(name: Setting, parse: (text: string) => T, fallback: F): T | F {
+    const text = this.text(name);
+    if (text === null) return fallback;
+    try {
+      return parse(text);
+    } catch (error) {
+      if (!(error instanceof Expected)) throw error;
+      this.problems.push(problemLine(name, text, error.message));
+      return fallback;
+    }
+  }
+}
+
+/** The settings of SSH addresses: their names, and where an ingress listens for each. */
+
+const MOST_NAMES = 64;
+
+/** Parts between commas, without spaces around them. */
+function partsOf(text: string): string[] {
+  return text.split(',').map((part) => part.trim());
+}
+
+/** The names of SSH addresses, as they were written. */
+function parseSshHosts(text: string): readonly string[] {
+  const hosts = partsOf(text);
+  const distinct = new Set(hosts.map((host) => host.toLowerCase()));
+  if (hosts.length > MOST_NAMES || distinct.size < hosts.length || !hosts.every(isHost)) {
+    throw new Expected(
+      `a host name or an IP address, or at most ${MOST_NAMES} different ones separated by commas`,
+    );
+  }
+  return hosts;
+}
+
+function parseSshListen(text: string): SshListen {
+  if (isHost(text)) return { every: text, by_name: null };
+  const pairs = partsOf(text).map((part) => part.split('='));
+  const by_name = new Map(pairs.map(([name = '', address = '']) => [name, address]));
+  const are_pairs = pairs.every((pair) => pair.length === 2 && pair.every(isHost));
+  if (!are_pairs || by_name.size < pairs.length || pairs.length > MOST_NAMES) {
+    throw new Expected(
+      'an address such as 0.0.0.0, or NAME=ADDRESS pairs separated by commas, such as a.example.org=10.0.0.5,b.example.org=10.0.0.6',
+    );
+  }
+  return { every: null, by_name };
+}
 
 export type { Address, Cidr, PortRange, RateLimitsConfig };
 

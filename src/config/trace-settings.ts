@@ -1,5 +1,5 @@
 /** The settings of traces: OpenTelemetry's standard variables. Its exporter reads most of them itself; here they are checked. Pure. */
-import type { Reader } from './reader.ts';
+import type { Reader } from './config.ts';
 import { Expected, parseChoice, type Setting } from './settings.ts';
 
 const SAMPLERS = [

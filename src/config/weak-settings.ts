@@ -1,5 +1,5 @@
 /** Settings that weaken an installation, for `berth doctor` on the server. Pure. */
-import { isLoopback } from '../shared/loopback.ts';
+import { isLoopback } from '../shared/networks.ts';
 import type { Config } from './config.ts';
 
 export interface WeakSetting {

@@ -1,8 +1,8 @@
 /** Counts which blocks of which segments several maps refer to. */
-import { inSlices } from '../shared/in-slices.ts';
+import { inSlices } from '../shared/in-parallel.ts';
 import type { BlockLocation, BlockMap, SegmentSource } from './block-map.ts';
 import { BlockSet } from './block-set.ts';
-import { diffSteps } from './diff-maps.ts';
+import { diffSteps } from './load-map.ts';
 import { ENTRY_BYTES, TRAILER_BYTES } from './segment-format.ts';
 
 interface Live {

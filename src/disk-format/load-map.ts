@@ -2,8 +2,9 @@
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { assert, present } from '../shared/assert.ts';
 import { asCorrupt } from './as-corrupt.ts';
-import { BlockMap } from './block-map.ts';
+import { type BlockLocation, BlockMap } from './block-map.ts';
 import { KeyRing } from './key-ring.ts';
+import type { MapChange } from './map-format.ts';
 import { type MapRef, readMap } from './map-object.ts';
 import {
   decodeDirectory,
@@ -148,4 +149,112 @@ async function readTail(
   } catch (error) {
     throw asCorrupt(key, error);
   }
+}
+
+/**
+ * Yields the maps of several generations of a disk, in order. At most two are in memory at once. Each map is built on the
+ * last but one, so each object of the chain is read twice, and not once for every generation.
+ */
+
+export interface Chain {
+  readonly generation: number;
+  /** Oldest first. */
+  readonly layers: readonly Layer[];
+}
+
+export interface ChainMap {
+  readonly generation: number;
+  readonly map: BlockMap;
+  /** The map of the previous generation in the list; empty for the first. */
+  readonly before: BlockMap;
+}
+
+export interface ChainMapsOptions {
+  readonly store: ObjectStore;
+  readonly keys: KeyRing;
+  readonly chains: readonly Chain[];
+  readonly signal?: AbortSignal | undefined;
+}
+
+interface Loaded {
+  readonly layers: readonly Layer[];
+  readonly map: BlockMap;
+}
+
+/** Each yielded value is valid until the next call. @throws SegmentCorruptError */
+export async function* chainMaps({
+  store,
+  keys,
+  chains,
+  signal,
+}: ChainMapsOptions): AsyncGenerator<ChainMap> {
+  const stop = signal ? { signal } : {};
+  let older: Loaded = { layers: [], map: new BlockMap() };
+  let last: Loaded = { layers: [], map: new BlockMap() };
+  for (const { generation, layers } of chains) {
+    const follows = older.layers.length > 0 && beginsWith(layers, older.layers);
+    const rest = follows ? layers.slice(older.layers.length) : layers;
+    const onto = follows ? older.map : undefined;
+    const map = await loadMap({ store, keys, layers: rest, onto, ...stop });
+    yield { generation, map, before: last.map };
+    older = last;
+    last = { layers, map };
+  }
+}
+
+function beginsWith(layers: readonly Layer[], first: readonly Layer[]): boolean {
+  return first.length <= layers.length && first.every(({ key }, i) => layers[i]?.key === key);
+}
+
+/** The difference of two maps, which a delta map stores. */
+
+/**
+ * The changes that turn `from` into `to`, in the order of block numbers. A block stored in another place is a change, even
+ * with the same content. The maps must not change meanwhile.
+ */
+export function* diffMaps(from: BlockMap, to: BlockMap): Generator<MapChange> {
+  for (const change of diffSteps(from, to)) if (change) yield change;
+}
+
+/** The same for `inSlices`: yields undefined for each unchanged block, and now and then while it sorts. */
+export function* diffSteps(from: BlockMap, to: BlockMap): Generator<MapChange | undefined> {
+  const before = from.stepsInBlockOrder();
+  let old = yield* nextBlock(before);
+  for (const location of to.stepsInBlockOrder()) {
+    if (!location) {
+      yield undefined;
+      continue;
+    }
+    for (; old && old.block < location.block; old = yield* nextBlock(before)) {
+      yield { block: old.block, to: null };
+    }
+    const same_block = old?.block === location.block;
+    yield same_block && old && isSamePlace(old, location)
+      ? undefined
+      : { block: location.block, to: location };
+    if (same_block) old = yield* nextBlock(before);
+  }
+  for (; old; old = yield* nextBlock(before)) yield { block: old.block, to: null };
+}
+
+/** Passes on steps without a result. */
+function* nextBlock(
+  steps: Generator<BlockLocation | undefined>,
+): Generator<undefined, BlockLocation | undefined> {
+  for (;;) {
+    const { done, value } = steps.next();
+    if (done || value) return value;
+    yield undefined;
+  }
+}
+
+/** The changes of a full map, for `inSlices`. */
+export function* wholeMap(map: BlockMap): Generator<MapChange | undefined> {
+  for (const location of map.stepsInBlockOrder()) {
+    yield location && { block: location.block, to: location };
+  }
+}
+
+function isSamePlace(a: BlockLocation, b: BlockLocation): boolean {
+  return a.key === b.key && a.offset === b.offset && a.kind === b.kind && a.mark === b.mark;
 }

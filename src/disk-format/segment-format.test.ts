@@ -20,7 +20,7 @@ import {
   TRAILER_BYTES,
 } from './segment-format.ts';
 import { segmentKey, verifyKey } from './segment-key.ts';
-import { verifySegment } from './verify-segment.ts';
+import { verifySegment } from './verify-disk.ts';
 
 const PLAIN: SegmentIdentity = {
   disk_id: 'inst_01hzy0000000000000000000aa',

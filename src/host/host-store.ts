@@ -4,13 +4,13 @@
  */
 import { type ObjectStore, ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { PermittedStore } from '../object-store/permitted-store.ts';
-import { NotPermittedYetError } from '../object-store/s3-failures.ts';
+import { NotPermittedYetError } from '../object-store/s3-requests.ts';
 import { MarkedStore, otherStore, readMark, unmarkedStore } from '../object-store/store-mark.ts';
 import { BATCHES, BatchSender } from '../protocol/batches.ts';
 import { type ControlPlaneClient, ControlPlaneUnavailable } from '../protocol/client.ts';
 import type { ObjectRequest, SignedRequest } from '../protocol/object-permissions.ts';
-import { backoffMs, pause } from '../shared/backoff.ts';
 import type { Log } from '../shared/log.ts';
+import { backoffMs, pause } from '../shared/retry.ts';
 
 const WAIT_MS = 5_000;
 

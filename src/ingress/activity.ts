@@ -1,9 +1,9 @@
 /** Reports to the control plane which ports are in use. A failed report is included in the next one. */
 import { BATCHES, BatchSender } from '../protocol/batches.ts';
 import type { ControlPlaneClient } from '../protocol/client.ts';
-import { pause } from '../shared/backoff.ts';
 import type { InstanceId } from '../shared/ids.ts';
 import type { Log } from '../shared/log.ts';
+import { pause } from '../shared/retry.ts';
 
 /** A newly used port is reported soon. The delay coalesces several. */
 const SOON_MS = 100;

@@ -8,11 +8,11 @@
 import { BATCHES, BatchSender } from '../protocol/batches.ts';
 import type { ControlPlaneClient } from '../protocol/client.ts';
 import type { IngressRoute, RoutesRequest, RoutesResponse } from '../protocol/ingress-types.ts';
-import { pause } from '../shared/backoff.ts';
 import type { ConnectionBudgetOptions } from '../shared/connection-budget.ts';
 import { errnoOf, messageOf } from '../shared/errors.ts';
 import type { InstanceId } from '../shared/ids.ts';
 import type { Log } from '../shared/log.ts';
+import { pause } from '../shared/retry.ts';
 import { listenAddress, type SshListen } from '../shared/ssh-listen.ts';
 import { untrustedText } from '../shared/untrusted-text.ts';
 import { ActivityReporter, type UsedPort } from './activity.ts';

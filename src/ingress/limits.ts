@@ -1,6 +1,9 @@
 import type { Socket } from 'node:net';
-import { ConnectionBudget, type ConnectionBudgetOptions } from '../shared/connection-budget.ts';
-import { filesForConnections } from '../shared/open-files.ts';
+import {
+  ConnectionBudget,
+  type ConnectionBudgetOptions,
+  filesForConnections,
+} from '../shared/connection-budget.ts';
 
 /**
  * Limits of the ingress: per instance, so that one cannot exhaust it, and in total. Many instances of one owner could reach a

@@ -6,10 +6,10 @@
  * before it arrived here.
  */
 import type { RoutesRequest } from '../protocol/ingress-types.ts';
-import { backoffMs, pause } from '../shared/backoff.ts';
 import { messageOf } from '../shared/errors.ts';
 import type { InstanceId } from '../shared/ids.ts';
 import type { Log } from '../shared/log.ts';
+import { backoffMs, pause } from '../shared/retry.ts';
 
 /** The log says so after this many failures in a row: about 5 s, and 30 s at a start, when the control plane starts as well. */
 const FAILURES = 6;

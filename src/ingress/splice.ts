@@ -1,9 +1,9 @@
 /** Joins a client's socket with a connection to the VM. Memory is bounded by the sockets' watermarks. */
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
-import { pause } from '../shared/backoff.ts';
 import { endAfterFault } from '../shared/contain.ts';
 import { passParts } from '../shared/pass-parts.ts';
+import { pause } from '../shared/retry.ts';
 import type { Dial } from './dial.ts';
 import type { IngressLimits } from './limits.ts';
 

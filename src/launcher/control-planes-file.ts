@@ -7,7 +7,7 @@ import { readFile } from 'node:fs/promises';
 import { type Static, Type } from 'typebox';
 import type { Paths } from '../config/paths.ts';
 import { fits } from '../protocol/check.ts';
-import { CONTROL_PLANES_MAX, ControlPlanePlace } from '../protocol/peer-types.ts';
+import { CONTROL_PLANES_MAX, ControlPlanePlace } from '../protocol/ingress-types.ts';
 import type { Log } from '../shared/log.ts';
 import { writeSecret } from './data-folder.ts';
 

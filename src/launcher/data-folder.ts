@@ -3,9 +3,11 @@
  * user must traverse is 0711; a private one is 0700.
  */
 import { randomBytes } from 'node:crypto';
+import { existsSync, lstatSync, readdirSync } from 'node:fs';
 import { chmod, lstat, mkdir, open, readFile, rename, rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import type { Paths } from '../config/paths.ts';
+import type { WeakSetting } from '../config/weak-settings.ts';
 import { errnoOf, messageOf } from '../shared/errors.ts';
 import { StartError } from './start-error.ts';
 
@@ -151,4 +153,28 @@ export async function writeSecret(path: string, text: string): Promise<void> {
   await rename(temporary, path);
   await using folder = await open(dirname(path), 'r');
   await folder.sync();
+}
+
+/** Files of the data folder that weaken an installation. */
+
+/** @param secrets the folder of the secrets */
+export function weakFiles(secrets: string): WeakSetting[] {
+  const weak: WeakSetting[] = [];
+  const open = [secrets, ...readdirSync(secrets).map((name) => join(secrets, name))].filter(
+    (path) => (lstatSync(path).mode & 0o077) !== 0,
+  );
+  if (open.length > 0) {
+    const found = `others on this machine may read ${open.join(', ')}: they open the database and the disks`;
+    weak.push({ check: 'secrets', found, next: `chmod -R go= ${secrets}` });
+  }
+  const first_login = join(secrets, 'first-login');
+  if (existsSync(first_login)) {
+    const found = `the first administrator's generated password is still in ${first_login}`;
+    weak.push({
+      check: 'first login',
+      found,
+      next: `berth login, berth account password, then rm ${first_login}`,
+    });
+  }
+  return weak;
 }

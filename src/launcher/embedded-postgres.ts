@@ -14,8 +14,8 @@ import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import pg from 'pg';
 import type { Paths } from '../config/paths.ts';
-import { backoffMs, pause } from '../shared/backoff.ts';
 import { messageOf } from '../shared/errors.ts';
+import { backoffMs, pause } from '../shared/retry.ts';
 import { findPostgresBinaries, type PostgresBinaries } from './postgres-binaries.ts';
 import { type ClusterOwner, ensureCluster } from './postgres-cluster.ts';
 import {
@@ -26,8 +26,8 @@ import {
   spawnServer,
   stopServer,
 } from './postgres-process.ts';
-import { isAlive } from './process-life.ts';
 import { makeReachable } from './reachable.ts';
+import { isAlive } from './run-command.ts';
 import { type Say, StartError, sayOnStdout } from './start-error.ts';
 
 /** Of no account on any Debian; below the VMs' range. */

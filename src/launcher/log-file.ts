@@ -5,8 +5,8 @@
  */
 import { closeSync, openSync, writeSync } from 'node:fs';
 import { copyFile, stat, truncate } from 'node:fs/promises';
-import { pause } from '../shared/backoff.ts';
 import type { LogDestination } from '../shared/log.ts';
+import { pause } from '../shared/retry.ts';
 
 const MOST_BYTES = 32 * 1024 * 1024;
 const CHECK_EVERY_MS = 60_000;

@@ -2,13 +2,32 @@
  * The files of the embedded PostgreSQL's cluster. Invariant: `cluster/` is always the complete result of initdb, because it is
  * created under another name, synced, and renamed. The caller has locked the data folder.
  */
+
 import { chmod, chown, lchown, mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { errnoOf } from '../shared/errors.ts';
 import type { PostgresBinaries } from './postgres-binaries.ts';
-import { explainLog } from './postgres-log.ts';
 import { lastLines, runCommand } from './run-command.ts';
 import { type Say, StartError } from './start-error.ts';
+
+/** Explains PostgreSQL's log to an operator. */
+
+/** The relevant lines, joined into one, with the cause if it is known. */
+export function explainLog(log: string): string {
+  const relevant = log.split('\n').filter((line) => /\b(FATAL|PANIC|HINT|DETAIL):/.test(line));
+  const summary = lastLines(
+    (relevant.length > 0 ? relevant.join('\n') : log).replace(/^\S+ \S+ \S+ \[\d+\] /gm, ''),
+    4,
+  );
+  if (/No space left on device|Disk quota exceeded/i.test(summary)) return `the disk is full: ${summary}`;
+  if (/Permission denied|has wrong ownership|has invalid permissions/i.test(summary)) {
+    return `its user has no access to its files: ${summary}`;
+  }
+  if (/not compatible with this version|incompatible with server/i.test(summary)) {
+    return `the data folder is of another PostgreSQL version: ${summary}`;
+  }
+  return summary;
+}
 
 /** The user of the server and its files; empty: our own. */
 export interface ClusterOwner {

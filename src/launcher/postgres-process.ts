@@ -8,9 +8,8 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { errnoOf } from '../shared/errors.ts';
 import type { PostgresBinaries } from './postgres-binaries.ts';
-import { type ClusterOwner, POSTGRES_ENV } from './postgres-cluster.ts';
-import { explainLog } from './postgres-log.ts';
-import { isAlive } from './process-life.ts';
+import { type ClusterOwner, explainLog, POSTGRES_ENV } from './postgres-cluster.ts';
+import { isAlive } from './run-command.ts';
 
 export interface RunningServer {
   readonly pid: number;

@@ -3,8 +3,11 @@
  * folder of mode 0700. Each folder that such a user cannot traverse gets an ACL entry `--x` for the user's group. A process
  * that runs as the user tries the path, instead of computing access from modes.
  */
+
+import { readFileSync } from 'node:fs';
 import { lstat, realpath } from 'node:fs/promises';
 import { dirname } from 'node:path';
+import type { WeakSetting } from '../config/weak-settings.ts';
 import { messageOf } from '../shared/errors.ts';
 import { VM_GID } from '../shared/system-ids.ts';
 import { lastLines, runCommand } from './run-command.ts';
@@ -92,4 +95,28 @@ function cannotTraverse(folder: string, user: UnprivilegedUser, why: string): St
     `user ${user.uid} (${user.name}) cannot traverse ${folder} (${why}); ` +
       `move the data folder (BERTH_DATA_DIR) and this project elsewhere, or run: chmod o+x ${folder}`,
   );
+}
+
+/** Whether SSH ports of instances are among those that Linux takes for outgoing connections (net.ipv4.ip_local_port_range). */
+
+interface PortRange {
+  readonly first: number;
+  readonly last: number;
+}
+
+export function outgoingPorts(ssh: PortRange, outgoing: PortRange | null = rangeHere()): WeakSetting[] {
+  if (outgoing === null || ssh.last < outgoing.first || ssh.first > outgoing.last) return [];
+  const found = `${ssh.first}-${ssh.last} has ports that Linux takes for outgoing connections (${outgoing.first}-${outgoing.last}): an instance's port is closed while one has it`;
+  const next = `BERTH_SSH_PORTS below ${outgoing.first}, or net.ipv4.ip_local_port_range above it, on each machine with an ingress`;
+  return [{ check: 'SSH ports', found, next }];
+}
+
+/** Null where it is not shown. */
+function rangeHere(): PortRange | null {
+  try {
+    const words = readFileSync('/proc/sys/net/ipv4/ip_local_port_range', 'utf8').trim().split(/\s+/);
+    return { first: Number(words[0]), last: Number(words[1]) };
+  } catch {
+    return null;
+  }
 }

@@ -5,14 +5,29 @@
 import { existsSync } from 'node:fs';
 import { get as httpGet } from 'node:http';
 import { get as httpsGet } from 'node:https';
-import { resolve } from 'node:path';
+import { dirname, join, relative, resolve } from 'node:path';
 import { type Config, localOrigin } from '../config/config.ts';
 import type { Env } from '../config/env.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
-import { pause } from '../shared/backoff.ts';
+import { pause } from '../shared/retry.ts';
 import { readFirstLogin } from './first-login.ts';
 import { runCommand } from './run-command.ts';
-import { typedAs } from './typed-as.ts';
+
+/** The command to type for Berth on this machine, for the messages of a start. */
+
+/**
+ * Its name if it is on the PATH, the path in a checkout, or npm's link.
+ * @param program a file of this program: source, or built below `dist/` of its package
+ * @param search_path as in `PATH`
+ */
+export function typedAs(program: string, search_path: string, cwd: string): string {
+  if (program.endsWith('.ts')) return 'bin/berth';
+  const name = 'berth';
+  if (search_path.split(':').some((folder) => folder !== '' && existsSync(join(folder, name)))) return name;
+  const [modules] = /^.*\/node_modules(?=\/)/.exec(dirname(program)) ?? [];
+  const by_npm = modules === undefined ? undefined : join(modules, '.bin', name);
+  return by_npm !== undefined && existsSync(by_npm) ? relative(cwd, by_npm) : name;
+}
 
 /** Polls `/readyz` until it answers 200; false when `ended` aborts before that. */
 export async function announceWhenReady(

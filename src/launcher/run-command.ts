@@ -1,6 +1,8 @@
 /** Runs a program to its end. */
 import { type SpawnOptions, spawn } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
+import { errnoOf } from '../shared/errors.ts';
 
 export interface CommandOptions {
   readonly cwd?: string;
@@ -62,4 +64,18 @@ export function lastLines(text: string, count = 3): string {
     .filter((line) => line !== '')
     .slice(-count)
     .join(' | ');
+}
+
+/** Whether a process that is not our child lives. */
+
+/** False for a zombie: in a container nothing may ever reap it. */
+export function isAlive(pid: number): boolean {
+  try {
+    // The state follows the program's name, which is in parentheses and may contain any character.
+    const stat = readFileSync(`/proc/${pid}/stat`, 'latin1');
+    return !/^ [ZX]/.test(stat.slice(stat.lastIndexOf(')') + 1));
+  } catch (error) {
+    if (['ENOENT', 'ESRCH'].includes(errnoOf(error) ?? '')) return false;
+    throw error;
+  }
 }

@@ -25,8 +25,8 @@ import {
   TracerProvider,
 } from '@opentelemetry/sdk-trace';
 import type { TracesConfig } from '../config/trace-settings.ts';
-import { pause } from '../shared/backoff.ts';
 import type { Log } from '../shared/log.ts';
+import { pause } from '../shared/retry.ts';
 import { type Attributes, type Tracer, useTracer } from '../shared/tracing.ts';
 
 const CLOSE_MS = 1_000;

@@ -7,9 +7,9 @@ import { spawnSync } from 'node:child_process';
 import { closeSync, ftruncateSync, openSync, readFileSync, writeSync } from 'node:fs';
 import { createServer } from 'node:net';
 import type { Address } from '../config/config.ts';
-import { pause } from '../shared/backoff.ts';
 import { errnoOf, messageOf } from '../shared/errors.ts';
-import { isAlive } from './process-life.ts';
+import { pause } from '../shared/retry.ts';
+import { isAlive } from './run-command.ts';
 import { type Say, StartError } from './start-error.ts';
 import { ORPHAN_GRACE_MS } from './supervise.ts';
 

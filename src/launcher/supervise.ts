@@ -7,9 +7,9 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { assert } from '../shared/assert.ts';
-import { backoffMs, pause } from '../shared/backoff.ts';
 import { messageOf } from '../shared/errors.ts';
 import type { Log } from '../shared/log.ts';
+import { backoffMs, pause } from '../shared/retry.ts';
 
 /** The exit code of a child that found its settings invalid and said so on stderr. Counts at the first start only. */
 const CONFIGURATION_ERROR_EXIT_CODE = 2;

@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto';
 import { Readable } from 'node:stream';
 import { assert } from '../shared/assert.ts';
 import { noteGarbage, release } from '../shared/release.ts';
-import { WrongAnswerError } from './s3-failures.ts';
+import { WrongAnswerError } from './s3-requests.ts';
 
 const PIECE_BYTES = 256 * 1024;
 

@@ -12,8 +12,7 @@ import {
 import { assert } from '../shared/assert.ts';
 import { type ByteRange, isObjectKey, ObjectRangeError } from './object-store.ts';
 import { bodyOf, dropBody, lengthOf, readBody, sha256Of } from './s3-body.ts';
-import { WrongAnswerError } from './s3-failures.ts';
-import type { S3Requests } from './s3-requests.ts';
+import { type S3Requests, WrongAnswerError } from './s3-requests.ts';
 import { type ObjectRequest, type SignedRequest, sendAs, signOver } from './sign-request.ts';
 
 export interface S3ObjectsOptions {

@@ -26,9 +26,15 @@ import {
   type ObjectStore,
   type ObjectStoreUnavailableError,
 } from './object-store.ts';
-import { clientFor, type S3Settings } from './s3-client.ts';
 import { assertKey, type PutOptions, S3Objects } from './s3-objects.ts';
-import { NoConditionsError, PATIENCE, type S3Patience, S3Requests } from './s3-requests.ts';
+import {
+  clientFor,
+  NoConditionsError,
+  PATIENCE,
+  type S3Patience,
+  S3Requests,
+  type S3Settings,
+} from './s3-requests.ts';
 import { type ObjectRequest, RequestSigner, type SignedRequest } from './sign-request.ts';
 
 export type { S3Settings };

@@ -13,7 +13,7 @@ import { problemOfAnswer } from './check.ts';
 import { type ControlPlaneAddress, ControlPlanePlaces, type Place } from './control-plane-places.ts';
 import { type AnswerRequest, CONSOLE_PROTOCOL, consoleStreamPath, tunnelPath } from './host-calls.ts';
 import type { FoundImage } from './host-types.ts';
-import type { ControlPlanePlace } from './peer-types.ts';
+import type { ControlPlanePlace } from './ingress-types.ts';
 import { AGENT_PROTOCOL, PROTOCOL_HEADER, ProtocolRefusal } from './protocol.ts';
 import { type AgentRoute, ROUTES } from './routes.ts';
 import type { Of } from './schemas.ts';

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { ControlPlanePlaces } from './control-plane-places.ts';
-import type { ControlPlanePlace } from './peer-types.ts';
+import type { ControlPlanePlace } from './ingress-types.ts';
 
 const FINGERPRINT = Array(32).fill('AB').join(':');
 const at = (n: number): ControlPlanePlace => ({ url: `https://10.0.0.${n}:7500`, fingerprint: FINGERPRINT });

@@ -4,7 +4,7 @@
  * certificate that it was given no longer, that one was replaced, and the given address must show the new one.
  */
 import { Agent } from 'undici';
-import { CONTROL_PLANES_MAX, type ControlPlanePlace } from './peer-types.ts';
+import { CONTROL_PLANES_MAX, type ControlPlanePlace } from './ingress-types.ts';
 import { CONNECT_MS, pinnedConnector } from './pinned-connector.ts';
 
 export interface ControlPlaneAddress {

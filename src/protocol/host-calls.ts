@@ -11,8 +11,8 @@ import {
   ExecStartCall,
   ExecStartResult,
   ExecStreamCall,
+  FileCall,
 } from './exec-types.ts';
-import { FileCall } from './file-types.ts';
 import {
   anyText,
   Bytes,

@@ -1,18 +1,25 @@
 /** A host's reports of itself and its images. */
 import { Type } from 'typebox';
-import { CONTROL_PLANES_MAX, ControlPlanePlace } from './peer-types.ts';
+import { EGRESS_ENTRIES_MAX, EGRESS_ENTRY_LENGTH_MAX, EGRESS_MODES } from '../shared/egress-policy.ts';
+import { CONTROL_PLANES_MAX, ControlPlanePlace } from './ingress-types.ts';
 import {
+  anyText,
   Bytes,
+  Count,
+  closed,
   HostId,
   ImageId,
   InstanceId,
   listOf,
+  matching,
   named,
   nullable,
   type Of,
   oneOf,
+  Port,
   Sha256,
   Text,
+  Time,
   whole,
 } from './schemas.ts';
 
@@ -102,3 +109,129 @@ export type FindImageRequest = Of<typeof FindImageRequest>;
 export const FoundImage = named('FoundImage', { version: Sha256, index_sha256: Sha256 });
 export type FoundImage = Of<typeof FoundImage>;
 export const FindImageResponse = nullable(FoundImage);
+
+/** What VMs used in past minutes, for the history that the control plane keeps. */
+
+/** The measured quantities, in the order of the stored arrays. */
+export const METRICS = [
+  /** CPUs in use: 1.5 is one and a half. Stored as the share of all of the instance's CPUs. */
+  'cpu',
+  /** Bytes of memory, as the guest sees them without caches, and on the host. */
+  'memory_used',
+  'memory_host',
+  /** Bytes per second. */
+  'disk_read',
+  'disk_written',
+  'network_received',
+  'network_sent',
+  /** Bytes that the guest has written and that are not durable yet. */
+  'dirty',
+] as const;
+export type Metric = (typeof METRICS)[number];
+
+/** The most samples in one report. */
+const MINUTES_MAX = 1_000;
+
+const Amount = Type.Number({ minimum: 0, maximum: 2 ** 53 });
+export const Spread = named('Spread', { mean: Amount, min: Amount, max: Amount });
+export type Spread = Of<typeof Spread>;
+
+/** Null: not measured in this minute. */
+export type Spreads = Readonly<Record<Metric, Spread | null>>;
+const spread = nullable(Spread);
+const SpreadOfEach = closed({
+  cpu: spread,
+  memory_used: spread,
+  memory_host: spread,
+  disk_read: spread,
+  disk_written: spread,
+  network_received: spread,
+  network_sent: spread,
+  dirty: spread,
+} satisfies Record<Metric, typeof spread>);
+
+export const UsedMinute = named('UsedMinute', {
+  instance_id: InstanceId,
+  /** The beginning of the minute. */
+  at: Time,
+  spreads: SpreadOfEach,
+});
+export type UsedMinute = Of<typeof UsedMinute>;
+
+export const MinutesReport = named('MinutesReport', { minutes: listOf(UsedMinute, MINUTES_MAX) });
+export type MinutesReport = Of<typeof MinutesReport>;
+
+/** A VM's egress policy, and what it was denied. */
+
+export const Egress = named('Egress', {
+  mode: oneOf(EGRESS_MODES),
+  /** In their stored form; they apply in mode `allow`. */
+  allow: listOf(matching('^[\\x21-\\x7e]+$', EGRESS_ENTRY_LENGTH_MAX), EGRESS_ENTRIES_MAX),
+});
+
+/** The most destinations in one report. */
+const DENIALS_MAX = 1_000;
+
+const DeniedDestination = named('DeniedDestination', {
+  instance_id: InstanceId,
+  /** Of the last attempt. */
+  at: Time,
+  /** As the guest asked for it, in lower case; null: unknown. */
+  name: nullable(matching('^[a-z0-9._-]+$', 253)),
+  address: nullable(matching('^[0-9a-f.:]+$', 45)),
+  /** Null: a look-up, or a protocol without ports. */
+  port: nullable(Port),
+  count: whole(1, 2 ** 31 - 1),
+});
+export type DeniedDestination = Of<typeof DeniedDestination>;
+
+export const DeniedReport = named('DeniedReport', { denials: listOf(DeniedDestination, DENIALS_MAX) });
+export type DeniedReport = Of<typeof DeniedReport>;
+
+/** The secrets of a VM, as its host uses them. The guest gets the placeholders only. */
+
+export const SECRETS_MAX = 50;
+export const SECRET_HOSTS_MAX = 20;
+export const SECRET_VALUE_MAX_BYTES = 65_536;
+
+/** Kept in memory only; never written to a file or a log. */
+export const SecretForHost = named('SecretForHost', {
+  name: matching('^[A-Z][A-Z0-9_]*$', 64),
+  /** What the guest has in `BERTH_SECRET_<name>`. */
+  placeholder: matching('^berth-secret-[0-9a-f]{32}$', 45),
+  /** Exact names, or `*.` and a domain. In lower case. */
+  hosts: listOf(matching('^(\\*\\.)?[a-z0-9.-]+$', 255), SECRET_HOSTS_MAX),
+  /** Replaces the placeholder in headers of HTTPS requests to `hosts`. */
+  value: anyText(SECRET_VALUE_MAX_BYTES),
+});
+export type SecretForHost = Of<typeof SecretForHost>;
+
+/** The instance's certificate authority for intercepted connections, in PEM. Kept in memory only. */
+export const SecretsAuthority = named('SecretsAuthority', {
+  certificate: anyText(4_096),
+  private_key: anyText(4_096),
+});
+export type SecretsAuthority = Of<typeof SecretsAuthority>;
+
+/** What `berth doctor` shows on the server, where it can read the host's token: weak settings, and what awaits removal. */
+
+const WEAKNESSES_MAX = 1_000;
+const WORDS_MAX = 1_000;
+
+export const Weakness = named('Weakness', {
+  check: anyText(WORDS_MAX),
+  found: anyText(WORDS_MAX),
+  /** What to set or run. */
+  next: anyText(WORDS_MAX),
+});
+export type Weakness = Of<typeof Weakness>;
+
+export const WeaknessesResponse = named('WeaknessesResponse', {
+  /** The server's origins, so that doctor notices when it was asked about another server. */
+  origins: listOf(anyText(WORDS_MAX), 10),
+  weaknesses: listOf(Weakness, WEAKNESSES_MAX),
+  /** Of the object store: bytes that nothing needs any more, and how long they stay. */
+  awaiting_removal_bytes: Count,
+  removal_delay_seconds: Count,
+});
+export type WeaknessesResponse = Of<typeof WeaknessesResponse>;

@@ -7,42 +7,44 @@
  * other change raises `AGENT_PROTOCOL` (`protocol.ts`).
  */
 import type { TSchema } from 'typebox';
-import { DeniedReport } from './egress-types.ts';
 import { ExecsReport } from './exec-types.ts';
 import { AnswerRequest, CallsRequest, CallsResponse, PeerAnswerRequest } from './host-calls.ts';
 import {
   CredentialRequest,
   CredentialResponse,
+  DeniedReport,
   FindImageRequest,
   FindImageResponse,
   Heartbeat,
   HeartbeatResponse,
   ImageRegistration,
+  MinutesReport,
   OfferRequest,
   OfferResponse,
+  WeaknessesResponse,
 } from './host-types.ts';
 import {
+  ActivityReport,
+  ActivityResponse,
   AuthoriseHttpRequest,
   AuthoriseHttpResponse,
   HttpReport,
   HttpRoutesRequest,
   HttpRoutesResponse,
-  RedeemHttpTicketRequest,
-  RedeemHttpTicketResponse,
-} from './http-port-types.ts';
-import {
-  ActivityReport,
-  ActivityResponse,
   OpenPortRequest,
   OpenPortResponse,
+  PeerConfirmRequest,
+  PeerHostRequest,
+  PeerTakeRequest,
+  PeerTakeResponse,
+  RedeemHttpTicketRequest,
+  RedeemHttpTicketResponse,
   RoutesRequest,
   RoutesResponse,
   WakeRequest,
   WakeResponse,
 } from './ingress-types.ts';
-import { MinutesReport } from './metric-types.ts';
 import { ObjectPermissionsRequest, ObjectPermissionsResponse } from './object-permissions.ts';
-import { PeerConfirmRequest, PeerHostRequest, PeerTakeRequest, PeerTakeResponse } from './peer-types.ts';
 import { named } from './schemas.ts';
 import {
   BootOrderReport,
@@ -69,7 +71,6 @@ import {
   UserDataRequest,
   UserDataResponse,
 } from './types.ts';
-import { WeaknessesResponse } from './weaknesses.ts';
 
 export interface AgentRoute<Request extends TSchema = TSchema, Response extends TSchema = TSchema> {
   readonly path: string;

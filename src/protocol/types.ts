@@ -3,7 +3,7 @@
  * reports what it observes. Only the control plane writes the database. `routes.ts` lists the calls.
  */
 import { Type } from 'typebox';
-import { Egress } from './egress-types.ts';
+import { Egress, SECRETS_MAX, SecretForHost, SecretsAuthority } from './host-types.ts';
 import { FLUSH_FAILURES, VM_REASONS } from './reasons.ts';
 import {
   Bytes,
@@ -32,7 +32,6 @@ import {
   VmId,
   whole,
 } from './schemas.ts';
-import { SECRETS_MAX, SecretForHost, SecretsAuthority } from './secret-types.ts';
 import { TraceContext } from './trace-context.ts';
 
 const DISK = 'disks/inst_[0-9a-hjkmnp-tv-z]{26}';

@@ -1,8 +1,13 @@
 import assert from 'node:assert/strict';
 import { EventEmitter } from 'node:events';
 import { test } from 'node:test';
-import { type BoundConnection, ConnectionBudget, sourceOf } from './connection-budget.ts';
-import { filesForConnections, openFilesLimit } from './open-files.ts';
+import {
+  type BoundConnection,
+  ConnectionBudget,
+  filesForConnections,
+  openFilesLimit,
+  sourceOf,
+} from './connection-budget.ts';
 
 let ports = 1_024;
 

@@ -10,8 +10,10 @@
  * A proxy in front is one source with the connections of many: it has no bound of its own, and none of its connections in use ends.
  * A trusted connection counts to the bound of all only, and never ends for a newcomer.
  */
-import { firstGroups } from './ipv6.ts';
+
+import { readFileSync } from 'node:fs';
 import type { Log } from './log.ts';
+import { firstGroups } from './networks.ts';
 
 const SAY_EVERY_MS = 60_000;
 const GROUPS_OF_A_NETWORK = 4;
@@ -261,4 +263,21 @@ export function boundHttp(server: HttpServerEvents, budget: ConnectionBudget): v
   // Without a listener Node serves such a request as any other.
   if (server.listenerCount('upgrade') > 0)
     server.on('upgrade', (_request, socket) => void socket.once('close', budget.use(socket)));
+}
+
+/** This process's open files as a budget. At its limit it could neither accept a connection nor open one to its database. */
+
+/** For the database, internal listeners, the listening sockets, files and programs. */
+const RESERVE = 4_096;
+const RESERVED_SHARE = 0.25;
+
+/** Node raises it to the highest that the system allows. */
+export function openFilesLimit(): number {
+  const found = /^Max open files +([0-9]+)/m.exec(readFileSync('/proc/self/limits', 'latin1'));
+  return found ? Number(found[1]) : Number.POSITIVE_INFINITY;
+}
+
+/** How many of them connections from outside may take, with what each opens. */
+export function filesForConnections(open_files: number): number {
+  return open_files - Math.min(RESERVE, Math.ceil(open_files * RESERVED_SHARE));
 }

@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { CLOSED_IPV4, CLOSED_IPV6, closedBy } from './closed-networks.ts';
 import {
   activeEntries,
   allowsAddress,
@@ -12,6 +11,7 @@ import {
   parseEntry,
 } from './egress-policy.ts';
 import { AppError } from './errors.ts';
+import { CLOSED_IPV4, CLOSED_IPV6, closedBy } from './networks.ts';
 
 function kept(text: string): string {
   const entry = parseEntry(text);

@@ -7,9 +7,8 @@
  */
 import { domainToASCII } from 'node:url';
 import ipaddr from 'ipaddr.js';
-import { touchesClosed } from './closed-networks.ts';
 import { AppError, invalid } from './errors.ts';
-import { canonicalCidr } from './networks.ts';
+import { canonicalCidr, touchesClosed } from './networks.ts';
 
 export const EGRESS_MODES = ['open', 'deny', 'allow'] as const;
 export type EgressMode = (typeof EGRESS_MODES)[number];

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { firstGroups } from './ipv6.ts';
+import { firstGroups } from './networks.ts';
 
 test('an address has the same first groups however it is written', () => {
   for (const address of ['2001:db8::1', '2001:0DB8:0:0::1', '2001:db8:0:0:0:0:0:1']) {

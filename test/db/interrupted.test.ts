@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { runningServer } from '../../src/launcher/postgres-process.ts';
-import { isAlive } from '../../src/launcher/process-life.ts';
+import { isAlive } from '../../src/launcher/run-command.ts';
 import { inheritedEnvironment } from '../support/installation.ts';
 import { until } from '../support/waiting.ts';
 

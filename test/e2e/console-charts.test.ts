@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import type { Page } from 'playwright-core';
 import { insertSamples } from '../../src/control-plane/vms/metric-store.ts';
-import { METRICS, type Spreads } from '../../src/protocol/metric-types.ts';
+import { METRICS, type Spreads } from '../../src/protocol/host-types.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
 import { accessibilityFindings, NO_BROWSER, overhangPx } from '../support/browser.ts';
 import { type ConsoleForFile, consoleForFile, type Visit } from '../support/console-visit.ts';

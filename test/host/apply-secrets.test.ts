@@ -16,9 +16,8 @@ import {
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import { GuestAgentError } from '../../src/host/guest/agent-errors.ts';
-import type { GuestAgent } from '../../src/host/guest/guest-agent.ts';
-import { applySecrets } from '../../src/host/secrets/apply-secrets.ts';
+import { type GuestAgent, GuestAgentError } from '../../src/host/guest/guest-agent.ts';
+import { applySecrets } from '../../src/host/secrets/secret-pusher.ts';
 import { present } from '../../src/shared/assert.ts';
 
 const pem = (text: string) => `-----BEGIN CERTIFICATE-----\n${text}\n-----END CERTIFICATE-----\n`;

@@ -10,8 +10,7 @@ import {
   RequestRefused,
 } from '../../src/protocol/client.ts';
 import type { ReportedExec } from '../../src/protocol/exec-types.ts';
-import type { HostFacts } from '../../src/protocol/host-types.ts';
-import type { UsedMinute } from '../../src/protocol/metric-types.ts';
+import type { HostFacts, UsedMinute } from '../../src/protocol/host-types.ts';
 import type { ObjectRequest } from '../../src/protocol/object-permissions.ts';
 import { ROUTES } from '../../src/protocol/routes.ts';
 import type { Of } from '../../src/protocol/schemas.ts';

@@ -12,7 +12,7 @@ import { CompressPool } from '../../src/disk-format/compress-pool.ts';
 import { type DataKey, KeyRing, newDataKey } from '../../src/disk-format/key-ring.ts';
 import { loadMap, type SegmentRef } from '../../src/disk-format/load-map.ts';
 import { BLOCK_BYTES, SegmentCorruptError } from '../../src/disk-format/segment-format.ts';
-import { verifySegment } from '../../src/disk-format/verify-segment.ts';
+import { verifySegment } from '../../src/disk-format/verify-disk.ts';
 import { FlushSink } from '../../src/host/block/flush-sink.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { type ObjectStore, ObjectStoreUnavailableError } from '../../src/object-store/object-store.ts';

@@ -10,8 +10,7 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { promisify } from 'node:util';
 import fc from 'fast-check';
-import { NbdClient } from '../../src/host/block/nbd-client.ts';
-import { NbdProtocolError } from '../../src/host/block/nbd-client-handshake.ts';
+import { NbdClient, NbdProtocolError } from '../../src/host/block/nbd-client.ts';
 import { NbdError, type NbdExport } from '../../src/host/block/nbd-export.ts';
 import {
   encodeOption,

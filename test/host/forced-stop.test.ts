@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { createServer } from 'node:net';
 import { test } from 'node:test';
 import { Machine } from '../../src/host/machine/machine.ts';
-import { powerOffGuest } from '../../src/host/runner/guest-power.ts';
+import { powerOffGuest } from '../../src/host/runner/vm-steps.ts';
 import { vmSockets } from '../../src/host/vm/vm-spec.ts';
 import { ControlPlaneClient } from '../../src/protocol/client.ts';
 import { present } from '../../src/shared/assert.ts';

@@ -10,13 +10,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, test } from 'node:test';
 import {
+  GuestAgent,
   GuestAgentClosedError,
   GuestAgentCutOffError,
   GuestAgentError,
   GuestAgentProtocolError,
   GuestAgentTimeoutError,
-} from '../../src/host/guest/agent-errors.ts';
-import { GuestAgent } from '../../src/host/guest/guest-agent.ts';
+} from '../../src/host/guest/guest-agent.ts';
 import { readGuestFile } from '../../src/host/guest/guest-files.ts';
 
 interface Command {

@@ -14,11 +14,10 @@ import {
   openGuestNetwork,
   removeGuestNetwork,
 } from '../../src/host/network/guest-network.ts';
-import { CONNECTIONS_MAX } from '../../src/host/network/guests-rules.ts';
 import { mendForwarding } from '../../src/host/network/host-forwarding.ts';
+import { CONNECTIONS_MAX } from '../../src/host/network/rules.ts';
 import { runTool } from '../../src/host/network/run-tool.ts';
-import { applyEgressRules, removeEgressRules } from '../../src/host/vm/egress.ts';
-import { dataFolderId } from '../../src/host/vm/egress-rules.ts';
+import { applyEgressRules, dataFolderId, removeEgressRules } from '../../src/host/vm/egress.ts';
 import {
   arp,
   BROADCAST,

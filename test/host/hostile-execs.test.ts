@@ -4,7 +4,7 @@ import { mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import { FROM_GUEST } from '../../src/host/execs/frames.ts';
+import { FROM_GUEST } from '../../src/host/execs/exec-channel.ts';
 import { HostExecs } from '../../src/host/execs/host-execs.ts';
 import { GuestAgent } from '../../src/host/guest/guest-agent.ts';
 import { vmFolder } from '../../src/host/machine/record.ts';

@@ -18,7 +18,7 @@ import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { NbdError } from '../../src/host/block/nbd-export.ts';
 import { DiskState } from '../../src/host/overlay/disk-state.ts';
-import { OverlayExport } from '../../src/host/overlay/overlay-export.ts';
+import { OverlayExport } from '../../src/host/overlay/lazy-overlay.ts';
 import { QmpClient } from '../../src/host/qmp/qmp-client.ts';
 import { createOverlay, setAsideOverlay } from '../../src/host/vm/overlay.ts';
 import { NODES } from '../../src/host/vm/qemu-command.ts';

@@ -13,9 +13,8 @@ import {
   ObjectRangeError,
   ObjectStoreUnavailableError,
 } from '../../src/object-store/object-store.ts';
-import { REQUESTS_MAX } from '../../src/object-store/permissions.ts';
-import { PermittedStore } from '../../src/object-store/permitted-store.ts';
-import { NotPermittedYetError } from '../../src/object-store/s3-failures.ts';
+import { PermittedStore, REQUESTS_MAX } from '../../src/object-store/permitted-store.ts';
+import { NotPermittedYetError } from '../../src/object-store/s3-requests.ts';
 import { S3Store } from '../../src/object-store/s3-store.ts';
 import type { ObjectRequest, SignedRequest } from '../../src/object-store/sign-request.ts';
 import { restoreDisk } from '../support/restore-disk.ts';

@@ -7,8 +7,14 @@ import { createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, beforeEach, describe, type TestContext, test } from 'node:test';
-import { JobGoneError, waitForJob } from '../../src/host/qmp/jobs.ts';
-import { QmpClient, QmpClosedError, QmpError, QmpTimeoutError } from '../../src/host/qmp/qmp-client.ts';
+import {
+  JobGoneError,
+  QmpClient,
+  QmpClosedError,
+  QmpError,
+  QmpTimeoutError,
+  waitForJob,
+} from '../../src/host/qmp/qmp-client.ts';
 import type { QmpEvent } from '../../src/host/qmp/types.ts';
 
 describe('a QMP client', { timeout: 300_000 }, () => {

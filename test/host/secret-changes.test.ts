@@ -10,7 +10,7 @@ import { text } from 'node:stream/consumers';
 import { after, before, describe, test } from 'node:test';
 import { makeAuthority } from '../../src/control-plane/secrets/make-authority.ts';
 import type { GuestSecret } from '../../src/host/egress/placeholders.ts';
-import type { SecretsAuthority } from '../../src/protocol/secret-types.ts';
+import type { SecretsAuthority } from '../../src/protocol/host-types.ts';
 import { fieldOf, SecretLab } from '../support/secret-lab.ts';
 import { until } from '../support/waiting.ts';
 

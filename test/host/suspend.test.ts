@@ -18,8 +18,7 @@ import {
   vmFolder,
   writeRecord,
 } from '../../src/host/machine/record.ts';
-import { FencedError } from '../../src/host/overlay/commit-outcome.ts';
-import { DiskState } from '../../src/host/overlay/disk-state.ts';
+import { DiskState, FencedError } from '../../src/host/overlay/disk-state.ts';
 import { suspendMachine } from '../../src/host/suspend/suspend-machine.ts';
 import { identityOf } from '../../src/host/vm/process-identity.ts';
 import { NODES } from '../../src/host/vm/qemu-command.ts';

@@ -14,8 +14,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import { GuestAgentError } from '../../src/host/guest/agent-errors.ts';
-import type { GuestAgent } from '../../src/host/guest/guest-agent.ts';
+import { type GuestAgent, GuestAgentError } from '../../src/host/guest/guest-agent.ts';
 import { runUserCommand } from '../../src/host/guest/user-command.ts';
 import { present } from '../../src/shared/assert.ts';
 import { until } from '../support/waiting.ts';

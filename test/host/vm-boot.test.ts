@@ -8,15 +8,20 @@ import { type AddressInfo, connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { GuestAgentError } from '../../src/host/guest/agent-errors.ts';
-import { GuestAgent } from '../../src/host/guest/guest-agent.ts';
+import { GuestAgent, GuestAgentError } from '../../src/host/guest/guest-agent.ts';
 import { guestExec } from '../../src/host/guest/guest-command.ts';
 import { readGuestFile, readGuestFileFrom } from '../../src/host/guest/guest-files.ts';
 import { memoryUse, networkUse, rootFileSystemUse } from '../../src/host/guest/guest-use.ts';
 import { runUserCommand } from '../../src/host/guest/user-command.ts';
 import type { QmpClient } from '../../src/host/qmp/qmp-client.ts';
-import { hostCgroups, limitProcess, removeLimits, vmLimits } from '../../src/host/vm/cgroup.ts';
-import { DISK_LIMITS, limitDisk } from '../../src/host/vm/disk-limits.ts';
+import {
+  DISK_LIMITS,
+  hostCgroups,
+  limitDisk,
+  limitProcess,
+  removeLimits,
+  vmLimits,
+} from '../../src/host/vm/cgroup.ts';
 import { applyEgressRules, removeEgressRules } from '../../src/host/vm/egress.ts';
 import { filesOfVm, openJail } from '../../src/host/vm/jail.ts';
 import { createOverlay } from '../../src/host/vm/overlay.ts';

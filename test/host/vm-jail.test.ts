@@ -22,7 +22,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, afterEach, before, describe, test } from 'node:test';
 import { CLEAN_ENV, inJail, type Jail, openJail, refreshResolvers } from '../../src/host/vm/jail.ts';
-import { createOverlay, growOverlay, inspectOverlay } from '../../src/host/vm/overlay.ts';
+import { createOverlay, growOverlay, inspectOverlay, qemuImg } from '../../src/host/vm/overlay.ts';
 import {
   allPids,
   commandLineOf,
@@ -33,7 +33,6 @@ import {
   type ProcessIdentity,
   waitForExit,
 } from '../../src/host/vm/process-identity.ts';
-import { qemuImg } from '../../src/host/vm/qemu-img.ts';
 import { findOrphans, launchVm, MEMORY_FD, QemuLaunchError } from '../../src/host/vm/qemu-process.ts';
 import { prepareRuntimeDir, vmUser } from '../../src/host/vm/uid.ts';
 import { newId } from '../../src/shared/ids.ts';

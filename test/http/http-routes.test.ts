@@ -4,7 +4,7 @@ import { describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { RequestMetrics } from '../../src/control-plane/http/request-metrics.ts';
 import { listHttpRoutes } from '../../src/control-plane/ports/store.ts';
-import type { HttpRoute } from '../../src/protocol/http-port-types.ts';
+import type { HttpRoute } from '../../src/protocol/ingress-types.ts';
 import { type HttpPortId, newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { makePort } from '../support/ports.ts';

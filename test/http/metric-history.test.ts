@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { downsampleMetrics } from '../../src/control-plane/vms/metric-history.ts';
 import { insertSamples } from '../../src/control-plane/vms/metric-store.ts';
-import { METRICS, type Spread, type Spreads, type UsedMinute } from '../../src/protocol/metric-types.ts';
+import { METRICS, type Spread, type Spreads, type UsedMinute } from '../../src/protocol/host-types.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';

@@ -4,7 +4,7 @@ import { describe, test } from 'node:test';
 import { transaction } from '../../src/control-plane/db/pool.ts';
 import { countUsage } from '../../src/control-plane/usage/count-usage.ts';
 import { addHttpBytes, countLastStored, deleteOldUsage } from '../../src/control-plane/usage/store.ts';
-import { METRICS, type Spreads } from '../../src/protocol/metric-types.ts';
+import { METRICS, type Spreads } from '../../src/protocol/host-types.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';

@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { type IncomingMessage, type RequestOptions, request as sendRequest } from 'node:http';
 import { test } from 'node:test';
 import { WebSocket, WebSocketServer } from 'ws';
-import type { AuthoriseHttpRequest, AuthoriseHttpResponse } from '../../src/protocol/http-port-types.ts';
+import type { AuthoriseHttpRequest, AuthoriseHttpResponse } from '../../src/protocol/ingress-types.ts';
 import { guestServer, NAME, proxyTo, type Scripted } from '../support/http-ingress.ts';
 import { HOST } from '../support/sockets.ts';
 import { until } from '../support/waiting.ts';

@@ -5,7 +5,7 @@ import { connect as connectHttp2 } from 'node:http2';
 import { connect } from 'node:net';
 import { test } from 'node:test';
 import { WebSocket, WebSocketServer } from 'ws';
-import { openFilesLimit } from '../../src/shared/open-files.ts';
+import { openFilesLimit } from '../../src/shared/connection-budget.ts';
 import { guestServer, NAME, proxyTo, rawGuest, sendRaw } from '../support/http-ingress.ts';
 import { startLineProgram, startProxy } from '../support/line-program.ts';
 import { HOST } from '../support/sockets.ts';

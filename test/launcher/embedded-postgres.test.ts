@@ -6,7 +6,7 @@ import pg from 'pg';
 import { type Paths, pathsIn } from '../../src/config/paths.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from '../../src/launcher/embedded-postgres.ts';
 import { boundLog, runningServer, stopServer } from '../../src/launcher/postgres-process.ts';
-import { isAlive } from '../../src/launcher/process-life.ts';
+import { isAlive } from '../../src/launcher/run-command.ts';
 import { copyCluster } from '../support/cluster-template.ts';
 import { until } from '../support/waiting.ts';
 import { AS_ROOT, cleanUp, runScript, temporaryFolder } from './processes.ts';

@@ -5,7 +5,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
-import { isAlive } from '../../src/launcher/process-life.ts';
+import { isAlive } from '../../src/launcher/run-command.ts';
 
 export const SRC = join(import.meta.dirname, '..', '..', 'src');
 export const AS_ROOT = process.getuid?.() === 0 ? {} : { skip: 'needs root' };

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { isAlive } from '../../src/launcher/process-life.ts';
+import { isAlive } from '../../src/launcher/run-command.ts';
 import { checkListenAddress, lockDataFolder } from '../../src/launcher/single.ts';
 import { StartError } from '../../src/launcher/start-error.ts';
 import { until } from '../support/waiting.ts';

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import { isAlive } from '../../src/launcher/process-life.ts';
+import { isAlive } from '../../src/launcher/run-command.ts';
 import {
   type RoleSpec,
   type SuperviseTiming,

@@ -5,7 +5,7 @@
 import type { Duplex } from 'node:stream';
 import type { ControlPlaneClient } from '../../src/protocol/client.ts';
 import type { HostCall, PendingCall } from '../../src/protocol/host-calls.ts';
-import { pause } from '../../src/shared/backoff.ts';
+import { pause } from '../../src/shared/retry.ts';
 import type { ScriptedAgent } from './scripted-agent.ts';
 
 const SAMPLE = {

@@ -24,9 +24,8 @@ import {
   tapName,
 } from '../../src/host/network/addresses.ts';
 import { inNetwork } from '../../src/host/network/guest-network.ts';
-import { guestsRules, LINK } from '../../src/host/network/guests-rules.ts';
-import { tapAddresses, tapRules } from '../../src/host/network/tap-rules.ts';
-import type { SecretsAuthority } from '../../src/protocol/secret-types.ts';
+import { guestsRules, LINK, tapAddresses, tapRules } from '../../src/host/network/rules.ts';
+import type { SecretsAuthority } from '../../src/protocol/host-types.ts';
 import type { EgressPolicy } from '../../src/shared/egress-policy.ts';
 import { createLog } from '../../src/shared/log.ts';
 import {

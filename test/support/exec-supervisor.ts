@@ -2,7 +2,7 @@
 import { once } from 'node:events';
 import { createServer, type Socket } from 'node:net';
 import type { TestContext } from 'node:test';
-import { FROM_GUEST, TO_GUEST } from '../../src/host/execs/frames.ts';
+import { FROM_GUEST, TO_GUEST } from '../../src/host/execs/exec-channel.ts';
 import { present } from '../../src/shared/assert.ts';
 
 const ID_BYTES = 26;

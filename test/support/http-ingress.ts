@@ -2,8 +2,7 @@
 
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type RequestListener, type Server } from 'node:http';
-import type { AddressInfo, Socket } from 'node:net';
-import { connect, createServer as createTcp } from 'node:net';
+import { type AddressInfo, connect, createServer as createTcp, type Socket } from 'node:net';
 import type { TestContext } from 'node:test';
 import { HttpProxy } from '../../src/ingress/http/http-proxy.ts';
 import { HTTP_LIMITS, type HttpLimits } from '../../src/ingress/http/limits.ts';
@@ -15,10 +14,10 @@ import {
   type AuthoriseHttpResponse,
   HttpReport,
   type HttpRoute,
-} from '../../src/protocol/http-port-types.ts';
+} from '../../src/protocol/ingress-types.ts';
 import { newId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';
-import { TrustedProxies } from '../../src/shared/trusted-proxies.ts';
+import { TrustedProxies } from '../../src/shared/networks.ts';
 import { HOST } from './sockets.ts';
 
 export const NAME = 'web-abcdefgh.localhost';

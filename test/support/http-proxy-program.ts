@@ -10,7 +10,7 @@ import { HTTP_LIMITS } from '../../src/ingress/http/limits.ts';
 import { HttpListener } from '../../src/ingress/http/listener.ts';
 import type { ControlPlaneClient } from '../../src/protocol/client.ts';
 import { createLog } from '../../src/shared/log.ts';
-import { TrustedProxies } from '../../src/shared/trusted-proxies.ts';
+import { TrustedProxies } from '../../src/shared/networks.ts';
 import { httpRoute } from './http-ingress.ts';
 
 const addresses = process.argv.slice(2);

@@ -22,8 +22,7 @@ import { type Paths, pathsIn } from '../../src/config/paths.ts';
 import { connect } from '../../src/control-plane/db/connect.ts';
 import { removeGuestNetwork } from '../../src/host/network/guest-network.ts';
 import { hostCgroups, removeLimits } from '../../src/host/vm/cgroup.ts';
-import { removeEgressRules } from '../../src/host/vm/egress.ts';
-import { dataFolderId } from '../../src/host/vm/egress-rules.ts';
+import { dataFolderId, removeEgressRules } from '../../src/host/vm/egress.ts';
 import {
   identityOf,
   isAlive,

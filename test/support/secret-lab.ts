@@ -8,7 +8,7 @@ import { createInterface } from 'node:readline';
 import { text } from 'node:stream/consumers';
 import { makeAuthority } from '../../src/control-plane/secrets/make-authority.ts';
 import type { GuestSecret } from '../../src/host/egress/placeholders.ts';
-import type { SecretsAuthority } from '../../src/protocol/secret-types.ts';
+import type { SecretsAuthority } from '../../src/protocol/host-types.ts';
 import type { EgressPolicy } from '../../src/shared/egress-policy.ts';
 import { EgressLab } from './egress-lab.ts';
 import { endAll, inNamespace } from './egress-outside.ts';

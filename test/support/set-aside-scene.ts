@@ -4,11 +4,10 @@
  */
 import { mkdir, writeFile } from 'node:fs/promises';
 import { pathsIn } from '../../src/config/paths.ts';
-import { vmFolder } from '../../src/host/machine/record.ts';
-import { readLoss, writeLoss } from '../../src/host/machine/unreported-loss.ts';
+import { readLoss, vmFolder, writeLoss } from '../../src/host/machine/record.ts';
 import { DiskState } from '../../src/host/overlay/disk-state.ts';
 import { type NoteLoss, prepareOverlay } from '../../src/host/overlay/prepare-overlay.ts';
-import { findUnsavedWrites } from '../../src/host/runner/unsaved-writes.ts';
+import { findUnsavedWrites } from '../../src/host/runner/local-vm.ts';
 import { overlayPaths } from '../../src/host/vm/overlay.ts';
 import { writeSidecar } from '../../src/host/vm/sidecar.ts';
 import { type InstanceId, isId, newId } from '../../src/shared/ids.ts';

@@ -19,7 +19,7 @@ import {
 } from 'node:fs';
 import { hostname } from 'node:os';
 import { dirname, join } from 'node:path';
-import { isAlive } from '../../src/launcher/process-life.ts';
+import { isAlive } from '../../src/launcher/run-command.ts';
 import { until } from './waiting.ts';
 
 const OWN_UNITS = '/etc/systemd/system';

@@ -8,7 +8,7 @@ import {
   X509Certificate,
   X509CertificateGenerator,
 } from '@peculiar/x509';
-import type { SecretsAuthority } from '../../src/protocol/secret-types.ts';
+import type { SecretsAuthority } from '../../src/protocol/host-types.ts';
 
 const ALGORITHM = { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' };
 const DAY_MS = 86_400_000;

@@ -10,7 +10,7 @@ import { pathsIn } from '../../src/config/paths.ts';
 import { migrate } from '../../src/control-plane/db/migrate.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from '../../src/launcher/embedded-postgres.ts';
 import { runningServer, stopServer } from '../../src/launcher/postgres-process.ts';
-import { isAlive } from '../../src/launcher/process-life.ts';
+import { isAlive } from '../../src/launcher/run-command.ts';
 import { copyCluster } from './cluster-template.ts';
 import { endIfInterrupted } from './interrupted.ts';
 

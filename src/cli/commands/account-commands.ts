@@ -1,14 +1,13 @@
 /** `berth account …`: the user's name, address and password. */
 import type { User } from '../../../client/src/berth.ts';
-import { asUser, proofOf } from '../as-user.ts';
 import { type Call, type Command, PROOF } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
-import { when } from '../format.ts';
-import { mailTokenOf } from '../mail-token.ts';
-import { typedTwice } from '../new-password.ts';
+import { asUser, proofOf } from '../session.ts';
 import { readSettings } from '../settings.ts';
-import { RESET_PASSWORD } from './reset-password-command.ts';
+import { when } from '../table.ts';
+import { mailTokenOf, typedTwice } from '../terminal.ts';
+import { RESET_PASSWORD } from './login-commands.ts';
 
 const rowsOf = (user: User) =>
   [

@@ -3,8 +3,8 @@ import { AUDIT_ACTIONS, auditDetails, auditIds } from '../../../client/src/audit
 import { type AuditEntry, type Berth, BerthError } from '../../../client/src/berth.ts';
 import { actorWords } from '../../../client/src/event-words.ts';
 import type { Call, Command } from '../command.ts';
-import { cell, numberCell, timeCell } from '../format.ts';
 import { collect } from '../reading.ts';
+import { cell, numberCell, timeCell } from '../table.ts';
 import { FILTERS, filterOf, LIMIT, mostOf, requireAction, requireActor, SEARCHED } from './log-filters.ts';
 
 const MOST_NAMES = 1_000;

@@ -5,7 +5,7 @@ import { UsageError } from '../command-error.ts';
 import { Copier } from '../copy-files.ts';
 import { EXIT } from '../exit-codes.ts';
 import { fetchWithoutTimeout } from '../fetch-without-timeout.ts';
-import { bytes } from '../format.ts';
+import { bytes } from '../table.ts';
 
 interface Place {
   /** Null: this machine. */

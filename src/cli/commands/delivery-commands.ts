@@ -2,10 +2,9 @@
 import type { WebhookDelivery, WebhookDeliveryDetail } from '../../../client/src/berth.ts';
 import type { Command } from '../command.ts';
 import { UsageError } from '../command-error.ts';
-import { cell, localTime, numberCell, timeCell, when } from '../format.ts';
 import { limitOf } from '../numbers.ts';
 import { collect } from '../reading.ts';
-import { fields } from '../table.ts';
+import { cell, fields, localTime, numberCell, timeCell, when } from '../table.ts';
 import { findWebhook } from './find-webhook.ts';
 
 const STATUSES = ['pending', 'delivered', 'failed'] as const;

@@ -5,10 +5,10 @@ import { join } from 'node:path';
 import { errnoOf, messageOf } from '../../shared/errors.ts';
 import type { Call, Command } from '../command.ts';
 import { isLocal } from '../first-login.ts';
-import { bytes, plural } from '../format.ts';
 import { configFolder } from '../profiles.ts';
 import type { ServerFacts } from '../server-weaknesses.ts';
 import { readSettings } from '../settings.ts';
+import { bytes, plural } from '../table.ts';
 
 interface Finding {
   readonly check: string;

@@ -5,8 +5,8 @@ import { changeCurrent } from '../change-current.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
-import { timeCell } from '../format.ts';
 import { collect } from '../reading.ts';
+import { timeCell } from '../table.ts';
 
 type Egress = Instance['egress'];
 

@@ -6,8 +6,8 @@ import { CommandError, UsageError } from '../command-error.ts';
 import { durationOption } from '../duration.ts';
 import { type Attachment, attach, terminalSize } from '../exec-connection.ts';
 import { EXIT } from '../exit-codes.ts';
-import { sizeCell, timeCell } from '../format.ts';
 import { collect } from '../reading.ts';
+import { sizeCell, timeCell } from '../table.ts';
 import { shellWord } from '../typed-command.ts';
 import { execAsJson } from './guest-commands.ts';
 

@@ -1,7 +1,7 @@
 import type { Berth, Webhook } from '../../../client/src/berth.ts';
 import type { Call } from '../command.ts';
-import { ago } from '../format.ts';
 import { findNamed, type Kind } from '../reading.ts';
+import { ago } from '../table.ts';
 
 export const WEBHOOK: Kind<Webhook> = {
   what: 'webhook',

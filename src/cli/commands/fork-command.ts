@@ -3,8 +3,8 @@ import { type Berth, BerthError, type Instance } from '../../../client/src/berth
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
-import { bytes } from '../format.ts';
 import { instanceName } from '../numbers.ts';
+import { bytes } from '../table.ts';
 import { watched } from '../waiting.ts';
 import { generationOf, withGeneration } from './generation-number.ts';
 

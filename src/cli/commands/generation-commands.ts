@@ -1,10 +1,10 @@
 /** Commands on a disk's generations: list, pin, name, restore, fork. */
 import type { Berth, Generation } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
-import { YES } from '../confirm.ts';
-import { cell, flagCell, numberCell, sizeCell, timeCell } from '../format.ts';
-import { parentName } from '../parent-name.ts';
 import { collect } from '../reading.ts';
+import { parentName } from '../session.ts';
+import { cell, flagCell, numberCell, sizeCell, timeCell } from '../table.ts';
+import { YES } from '../terminal.ts';
 import { watched } from '../waiting.ts';
 import { whileStopped } from '../while-stopped.ts';
 import { FORK } from './fork-command.ts';

@@ -1,6 +1,6 @@
 /** Commands on images: a list from the API, and server commands that are loaded only when typed. */
 import type { Call, Command } from '../command.ts';
-import { cell } from '../format.ts';
+import { cell } from '../table.ts';
 
 const GIB = 2 ** 30;
 

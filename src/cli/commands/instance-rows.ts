@@ -2,8 +2,8 @@
 import type { Instance } from '../../../client/src/berth.ts';
 import { durationText } from '../../../client/src/durations.ts';
 import { SSH_USER } from '../connection-details.ts';
-import { bytes, plural, when } from '../format.ts';
 import { savedState } from '../saved-state.ts';
+import { bytes, plural, when } from '../table.ts';
 import { egressWords } from './egress-command.ts';
 
 type Row = [name: string, value: string];

@@ -1,14 +1,14 @@
 /** `berth invitation …`. Where the server sends no mail, the inviter passes the link on. */
 import type { ListedInvitation } from '../../../client/src/generated.ts';
 import { localLinkWarning } from '../../../client/src/local-links.ts';
-import { asUser } from '../as-user.ts';
 import { type Call, type Command, PROOF } from '../command.ts';
 import { CommandError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
-import { timeCell } from '../format.ts';
-import { mailTokenOf } from '../mail-token.ts';
 import { collect, findNamed, type Kind } from '../reading.ts';
 import { roleOf } from '../roles.ts';
+import { asUser } from '../session.ts';
+import { timeCell } from '../table.ts';
+import { mailTokenOf } from '../terminal.ts';
 
 const INVITATION: Kind<ListedInvitation> = {
   what: 'invitation',

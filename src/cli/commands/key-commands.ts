@@ -5,15 +5,15 @@ import { join } from 'node:path';
 import { type ApiKey, type Berth, BerthError, type SshKey } from '../../../client/src/berth.ts';
 import type { Env } from '../../config/env.ts';
 import { actorNames } from '../actor-names.ts';
-import { proofOf } from '../as-user.ts';
 import { type Call, type Command, PROOF } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { durationOption } from '../duration.ts';
 import { EXIT } from '../exit-codes.ts';
-import { ago, cell, timeCell, when } from '../format.ts';
 import { homeFolder } from '../profiles.ts';
 import { collect, findNamed, type Kind, warnOfNamesakes } from '../reading.ts';
 import { scopeCell, scopeWords } from '../scope.ts';
+import { proofOf } from '../session.ts';
+import { ago, cell, timeCell, when } from '../table.ts';
 import { serviceAccountId } from './service-account-commands.ts';
 
 const SSH_KEY: Kind<SshKey> = {

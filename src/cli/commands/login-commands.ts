@@ -1,14 +1,14 @@
 /** login, logout, whoami, sudo. A login saves an API key for this machine in a private file. */
 import { Berth, BerthError } from '../../../client/src/berth.ts';
-import { proofOf } from '../as-user.ts';
 import { type Call, type Command, PROOF } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
 import { type FirstLogin, findFirstLogin, forgetFirstLogin, isLocal } from '../first-login.ts';
-import { clock } from '../format.ts';
 import { CONFIRM, keepLogin, type Opened, revoke } from '../keep-login.ts';
-import { USER_AGENT } from '../session.ts';
+import { proofOf, USER_AGENT } from '../session.ts';
 import { readSettings, UNKNOWN_SETTINGS } from '../settings.ts';
+import { clock } from '../table.ts';
+import { mailTokenOf, newPassword, serverOfLink } from '../terminal.ts';
 
 export async function login(call: Call): Promise<undefined> {
   const { session, options } = call;
@@ -207,3 +207,125 @@ export const LOGIN_COMMANDS: readonly Command[] = [
     run: sudo,
   },
 ];
+
+/** `berth register`: creates an account, with an invitation or where sign-ups are open, and logs in. */
+
+async function register(call: Call): Promise<undefined> {
+  const [link] = call.args;
+  const invitation_token = link === undefined ? undefined : mailTokenOf(link);
+  const server = link === undefined ? undefined : serverOfLink(link);
+  const session = server === undefined ? call.session : call.session.at(server);
+  const { url, profile, profile_name } = session;
+  const { options, terminal } = call;
+  if (profile !== undefined) {
+    const join = link === undefined ? '' : 'berth invitation accept LINK, to join with that account; or ';
+    const text = `the login “${profile_name}” exists: ${profile.email} at ${profile.url}`;
+    const next = `${join}--profile NAME, for another account`;
+    throw new CommandError(text, { next, exit_code: EXIT.state });
+  }
+  await session.mustAnswer();
+  if (invitation_token === undefined && (await readSettings(url)).signups === 'closed') {
+    throw new CommandError(`sign-ups are closed at ${url}: a new account needs an invitation`, {
+      next: 'ask a member for one, then berth register LINK',
+      exit_code: EXIT.not_authorised,
+    });
+  }
+  const email =
+    options.text('email') ?? (await terminal.ask(`Your e-mail address at ${url}`, null, '--email ADDRESS'));
+  const password = await newPassword(call, 'Password');
+  const berth = session.stranger();
+  const name = options.text('name');
+  const opened = await berth.call('register', { body: { email, password, name, invitation_token } });
+  return keepLogin(
+    { ...call, session },
+    { berth: session.opened(opened), session: opened },
+    {
+      lead: 'Created the account. You are logged in',
+      notes: [],
+      key_follows: false,
+      // That of an invitation existed before the account and its own one.
+      choose: (orgs) => orgs.toSorted((a, b) => a.created_at.localeCompare(b.created_at))[0],
+    },
+  );
+}
+
+export const REGISTER: Command = {
+  name: 'register',
+  args: ['[LINK]'],
+  fields: { invitation_token: 'LINK', password: 'the password' },
+  summary: 'create an account with an invitation, or where sign-ups are open, and log in',
+  details:
+    'LINK is the link, or the token, of an invitation; its server is used, unless --url names another. With an account already: berth invitation accept.',
+  example: 'berth register https://berth.example.org/invitation#token=…',
+  options: {
+    email: {
+      type: 'string',
+      value: 'ADDRESS',
+      help: 'your e-mail address; of an invitation, the one that was invited',
+    },
+    name: { type: 'string', value: 'NAME', help: 'your name, which other members see' },
+    'password-stdin': { type: 'boolean', help: 'the new password is the first line of stdin' },
+  },
+  run: register,
+};
+
+/** `berth account reset-password`: a forgotten password, by a mail and the link in it. Needs no login. */
+
+async function ask({ session, options, terminal }: Call): Promise<undefined> {
+  const { url } = session;
+  await session.mustAnswer();
+  const last = session.profile ?? session.logged_out;
+  const email =
+    options.text('email') ??
+    (last?.url === url ? last.email : undefined) ??
+    (await terminal.ask(`E-mail address of your account at ${url}`, null, '--email ADDRESS'));
+  if ((await readSettings(url)).mail === 'files') {
+    throw new CommandError(`${url} sends no mail, and so no link`, {
+      next: `its operator runs, on the server: berth user reset-password ${email}`,
+    });
+  }
+  await session.stranger().call('requestPasswordReset', { body: { email } });
+  const told = `If ${email} has an account, a mail with a link goes there. It works once, for an hour.`;
+  terminal.done(`${told}\nThen: berth account reset-password LINK`, { email });
+}
+
+async function set(call: Call, link: string): Promise<undefined> {
+  const token = mailTokenOf(link);
+  const server = serverOfLink(link);
+  const session = server === undefined ? call.session : call.session.at(server);
+  await session.mustAnswer();
+  const new_password = await newPassword(call, 'New password');
+  const revoke_all = call.options.flag('revoke-all');
+  const body = { token, new_password, ...(revoke_all ? { revoke_all } : {}) };
+  await session.stranger().call('confirmPasswordReset', { body });
+  const rest = revoke_all
+    ? 'All sessions have ended, and all API keys, SSH keys and second factors are removed.'
+    : 'All sessions have ended. API keys, and so the logins of command lines, continue.';
+  call.terminal.done(`The password is changed. ${rest}\nLog in: berth login`, {});
+}
+
+export const RESET_PASSWORD: Command = {
+  name: 'account reset-password',
+  args: ['[LINK]'],
+  fields: { token: 'LINK', new_password: 'the new password' },
+  summary: 'set a new password for a forgotten one: get a mail, then give its link',
+  details: 'Without LINK, a mail with a link goes to the address of the account. Needs no login.',
+  example: 'berth account reset-password --email ada@example.org',
+  options: {
+    email: {
+      type: 'string',
+      value: 'ADDRESS',
+      help: 'where to send the mail; default: that of the last login',
+    },
+    'revoke-all': {
+      field: 'revoke_all',
+      type: 'boolean',
+      help: 'with LINK: remove every API key, SSH key and second factor too',
+    },
+    'password-stdin': { type: 'boolean', help: 'with LINK: the new password is the first line of stdin' },
+  },
+  run: (call) => {
+    const [link] = call.args;
+    return link === undefined ? ask(call) : set(call, link);
+  },
+};

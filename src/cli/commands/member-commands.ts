@@ -1,10 +1,10 @@
 /** `berth member …`: who belongs to the organisation, and as what. */
 import type { Member } from '../../../client/src/generated.ts';
-import { asUser } from '../as-user.ts';
 import { type Call, type Command, PROOF } from '../command.ts';
-import { cell, flagCell, timeCell } from '../format.ts';
 import { collect, findNamed, type Kind } from '../reading.ts';
 import { roleOf } from '../roles.ts';
+import { asUser } from '../session.ts';
+import { cell, flagCell, timeCell } from '../table.ts';
 
 const MEMBER: Kind<Member> = {
   what: 'member',

@@ -1,9 +1,7 @@
 /** berth metrics: what an instance used over a range of time. */
 import type { MetricHistory, MetricHistorySample, MetricSpread } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
-import { bytes, duration, localTime } from '../format.ts';
-import { sparkLine } from '../spark-line.ts';
-import type { Cell } from '../table.ts';
+import { bytes, type Cell, duration, localTime, sparkLine } from '../table.ts';
 
 const RANGES = ['1h', '6h', '24h', '7d', '30d'] as const satisfies readonly MetricHistory['range'][];
 const DEFAULT_RANGE = '1h';

@@ -1,12 +1,12 @@
 /** `berth mfa …`: second factors. A passkey needs a browser: the console adds it. */
 import { type Answer, type Berth, BerthError } from '../../../client/src/berth.ts';
 import type { MfaFactor } from '../../../client/src/generated.ts';
-import { asUser } from '../as-user.ts';
 import { type Call, type Command, PROOF } from '../command.ts';
 import { UsageError } from '../command-error.ts';
-import { ago, cell, timeCell } from '../format.ts';
 import { qrCode } from '../qr-code.ts';
 import { collect, findNamed, type Kind } from '../reading.ts';
+import { asUser } from '../session.ts';
+import { ago, cell, timeCell } from '../table.ts';
 
 type Totp = Extract<Answer<'addMfaFactor'>, { type: 'totp' }>;
 type Confirmed = Answer<'verifyMfaFactor'>;

@@ -6,11 +6,10 @@ import { changeCurrent } from '../change-current.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
-import { cell, flagCell, localTime, numberCell, timeCell, when, wrapped } from '../format.ts';
 import { limitOf } from '../numbers.ts';
 import { collect } from '../reading.ts';
 import { readSettings } from '../settings.ts';
-import type { Listing } from '../table.ts';
+import { cell, flagCell, type Listing, localTime, numberCell, timeCell, when, wrapped } from '../table.ts';
 
 /** The text below the title. */
 const TEXT_AT = 31;

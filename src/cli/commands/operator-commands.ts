@@ -4,11 +4,10 @@ import type {
   OperatorImageVersion,
   OperatorOrganisation,
 } from '../../../client/src/generated.ts';
-import { asUser } from '../as-user.ts';
 import { type Call, type Command, PROOF } from '../command.ts';
-import { bytes, cell, flagCell, numberCell, plural, sizeCell, timeCell } from '../format.ts';
 import { collect } from '../reading.ts';
-import type { Listing } from '../table.ts';
+import { asUser } from '../session.ts';
+import { bytes, cell, flagCell, type Listing, numberCell, plural, sizeCell, timeCell } from '../table.ts';
 import { labelsText } from './instance-rows.ts';
 
 const MIB = 2 ** 20;

@@ -1,11 +1,10 @@
 /** `berth org …` of the user. `berth org quota` runs on the server (server-commands.ts). */
 import type { Answer, Berth, Org } from '../../../client/src/berth.ts';
-import { asUser } from '../as-user.ts';
 import { type Call, type Command, PROOF } from '../command.ts';
 import { CommandError } from '../command-error.ts';
-import { cell, flagCell, timeCell, when } from '../format.ts';
-import { quotaText } from '../quota-text.ts';
 import { collect } from '../reading.ts';
+import { asUser } from '../session.ts';
+import { cell, flagCell, quotaText, timeCell, when } from '../table.ts';
 
 type Quota = Answer<'getOrgQuota'>;
 

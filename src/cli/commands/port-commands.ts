@@ -4,9 +4,9 @@ import { openBrowser } from '../browser.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
-import { timeCell, when } from '../format.ts';
 import { tcpPort } from '../numbers.ts';
 import { collect, findNamed } from '../reading.ts';
+import { timeCell, when } from '../table.ts';
 
 const ACCESSES = ['private', 'public'] as const;
 

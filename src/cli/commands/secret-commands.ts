@@ -4,8 +4,8 @@ import type { Berth, Secret } from '../../../client/src/berth.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';
-import { timeCell } from '../format.ts';
 import { collect } from '../reading.ts';
+import { timeCell } from '../table.ts';
 
 const FILE_MAX_BYTES = 1024 * 1024;
 

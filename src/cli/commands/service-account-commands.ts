@@ -1,9 +1,9 @@
 /** `berth service-account …`: holders of API keys that are not people. */
 import type { ServiceAccount } from '../../../client/src/generated.ts';
 import type { Call, Command } from '../command.ts';
-import { ago, timeCell } from '../format.ts';
 import { collect, findNamed, type Kind, warnOfNamesakes } from '../reading.ts';
 import { scopeCell, scopeWords } from '../scope.ts';
+import { ago, timeCell } from '../table.ts';
 
 const SERVICE_ACCOUNT: Kind<ServiceAccount> = {
   what: 'service account',

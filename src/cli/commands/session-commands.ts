@@ -1,11 +1,11 @@
 /** `berth session …`: where the account is logged in with its password or a passkey. */
 import type { Session } from '../../../client/src/generated.ts';
 import { programName } from '../../../client/src/user-agents.ts';
-import { asUser } from '../as-user.ts';
 import { type Call, type Command, PROOF } from '../command.ts';
 import { UsageError } from '../command-error.ts';
-import { ago, cell, flagCell, plural, timeCell } from '../format.ts';
 import { collect, findNamed, type Kind } from '../reading.ts';
+import { asUser } from '../session.ts';
+import { ago, cell, flagCell, plural, timeCell } from '../table.ts';
 
 const SESSION: Kind<Session> = {
   what: 'session',

@@ -4,9 +4,8 @@ import { usageByInstance } from '../../../client/src/usage-sums.ts';
 import { gibHoursText, hoursText } from '../../../client/src/usage-words.ts';
 import type { Call, Command } from '../command.ts';
 import { timeOption } from '../duration.ts';
-import { localTime, sizeCell } from '../format.ts';
 import { collect } from '../reading.ts';
-import type { Cell } from '../table.ts';
+import { type Cell, localTime, sizeCell } from '../table.ts';
 
 const PERIODS = ['total', 'day', 'hour'] as const;
 

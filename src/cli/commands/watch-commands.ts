@@ -3,8 +3,8 @@ import { type Berth, BerthError, type Event } from '../../../client/src/berth.ts
 import { eventSentence } from '../../../client/src/event-words.ts';
 import type { Call, Command } from '../command.ts';
 import { EVENT_TYPES } from '../complete-values.ts';
-import { localTime, timeCell } from '../format.ts';
 import { collect } from '../reading.ts';
+import { localTime, timeCell } from '../table.ts';
 import { AUDIT } from './audit-command.ts';
 import { FILTERS, filterOf, LIMIT, mostOf, requireActor, SEARCHED } from './log-filters.ts';
 

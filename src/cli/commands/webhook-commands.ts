@@ -4,8 +4,8 @@ import type { Call, Command, Option } from '../command.ts';
 import { UsageError } from '../command-error.ts';
 import { EVENT_TYPES } from '../complete-values.ts';
 import { durationOption, timeOption } from '../duration.ts';
-import { cell, timeCell, when } from '../format.ts';
 import { collect, warnOfNamesakes } from '../reading.ts';
+import { cell, timeCell, when } from '../table.ts';
 import { DELIVERY_COMMANDS } from './delivery-commands.ts';
 import { findWebhook, WEBHOOK } from './find-webhook.ts';
 

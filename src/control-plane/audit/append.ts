@@ -8,7 +8,7 @@
  * changed or inserted at any time, and every sealed entry that was removed or moved. It cannot find the removal of an
  * unsealed entry, or of the newest entries together with the head. Why entries are not sealed at once: ADR 50.
  *
- * Invariants: one sealer at a time; each organisation's numbers have no gap. Formulas: macs.ts.
+ * Invariants: one sealer at a time; each organisation's numbers have no gap. Formulas: seal-audit.ts.
  */
 import { rfc3339 } from '../../shared/clock.ts';
 import { type AuditId, newId, type OrgId } from '../../shared/ids.ts';

@@ -14,7 +14,7 @@ import { createHash } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type pg from 'pg';
-import { pause } from '../../shared/backoff.ts';
+import { pause } from '../../shared/retry.ts';
 import { connect } from './connect.ts';
 import { sqlStateOf } from './pool.ts';
 

@@ -7,8 +7,8 @@ import { randomUUID } from 'node:crypto';
 import { EventEmitter, once } from 'node:events';
 import { sql } from 'kysely';
 import type pg from 'pg';
-import { backoffMs, pause } from '../../shared/backoff.ts';
 import type { Log } from '../../shared/log.ts';
+import { backoffMs, pause } from '../../shared/retry.ts';
 import { connect } from './connect.ts';
 import type { Tx } from './pool.ts';
 

@@ -4,23 +4,22 @@
  *
  * It can be killed at any point and run concurrently: all objects are durable before the one transaction that refers to
  * them, and that transaction checks that the chains are still as they were read, and that the sweep has left the objects
- * alone (writer-store.ts). Unused objects are removed by their writer or, after a kill, by the sweep. Released objects stay
+ * alone (segment-store.ts). Unused objects are removed by their writer or, after a kill, by the sweep. Released objects stay
  * for a while (`free-segments`).
  */
-import { type Chain, chainMaps } from '../../disk-format/chain-maps.ts';
+
 import { CompressPool } from '../../disk-format/compress-pool.ts';
-import { diffSteps, wholeMap } from '../../disk-format/diff-maps.ts';
 import { diskPrefix } from '../../disk-format/disk-prefix.ts';
 import { KeyRing } from '../../disk-format/key-ring.ts';
 import { LiveBlocks } from '../../disk-format/live-blocks.ts';
-import { loadMap } from '../../disk-format/load-map.ts';
+import { type Chain, chainMaps, diffSteps, loadMap, wholeMap } from '../../disk-format/load-map.ts';
 import type { MapChange } from '../../disk-format/map-format.ts';
 import { writeMap } from '../../disk-format/map-object.ts';
 import { Relocations, SegmentRewriter } from '../../disk-format/rewrite-segments.ts';
 import type { ObjectStore } from '../../object-store/object-store.ts';
 import type { MapRef } from '../../protocol/types.ts';
 import type { InstanceId } from '../../shared/ids.ts';
-import { inSlices } from '../../shared/in-slices.ts';
+import { inSlices } from '../../shared/in-parallel.ts';
 import type { Log } from '../../shared/log.ts';
 import type { Db } from '../db/pool.ts';
 import {

@@ -350,7 +350,7 @@ export async function placedOn(
   return new Set(rows.map(({ id }) => id));
 }
 
-/** The mark of this installation's object store (object-store/claim-store.ts). */
+/** The mark of this installation's object store (object-store/store-mark.ts). */
 
 /** Null until the mark is written. */
 export async function findStoreMark(tx: Tx): Promise<string | null> {

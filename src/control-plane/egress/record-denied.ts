@@ -1,5 +1,5 @@
 /** Records what a host reports of denied attempts. A host is believed about instances whose newest VM it has or had. */
-import type { DeniedDestination, DeniedReport } from '../../protocol/egress-types.ts';
+import type { DeniedDestination, DeniedReport } from '../../protocol/host-types.ts';
 import { present } from '../../shared/assert.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import type { HostId, InstanceId } from '../../shared/ids.ts';

@@ -12,9 +12,9 @@
  */
 import { Readable } from 'node:stream';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
-import { pause } from '../../shared/backoff.ts';
 import { AppError, invalid } from '../../shared/errors.ts';
 import { isId } from '../../shared/ids.ts';
+import { pause } from '../../shared/retry.ts';
 import { Signal } from '../../shared/signal.ts';
 import type { NotifyHub, Topic } from '../db/notify.ts';
 import type { Db } from '../db/pool.ts';

@@ -1,8 +1,8 @@
 /** What the lists of events and audit entries are filtered by: times and the actor. */
 import { Type } from 'typebox';
+import { parseTime } from '../../shared/clock.ts';
 import { invalid } from '../../shared/errors.ts';
 import type { OrgId } from '../../shared/ids.ts';
-import { parseTime } from '../../shared/rfc3339.ts';
 import type { Tx } from '../db/pool.ts';
 import { PRINTABLE_PATTERN } from '../http/errors.ts';
 import { findActor } from '../identity/account-store.ts';

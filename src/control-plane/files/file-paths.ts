@@ -1,8 +1,8 @@
 /** Paths of a guest's files in requests, and files in answers. */
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
+import { PATH_BYTES } from '../../protocol/exec-types.ts';
 import { FILE_TYPES, type FileFields } from '../../protocol/file-stream.ts';
-import { PATH_BYTES } from '../../protocol/file-types.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import { invalid } from '../../shared/errors.ts';
 import { decodePath, encodePath } from '../../shared/path-bytes.ts';

@@ -3,8 +3,8 @@
  * nobody reaches (without BERTH_HOSTS_LISTEN, or without an address that others could dial) has no row, and only looks others up.
  */
 import { randomBytes } from 'node:crypto';
-import { pause } from '../../shared/backoff.ts';
 import type { Log } from '../../shared/log.ts';
+import { pause } from '../../shared/retry.ts';
 import type { Db } from '../db/pool.ts';
 import {
   type ControlPlane,

@@ -1,7 +1,7 @@
 /** Weaknesses of the installation, for `berth doctor` on the server and for the operator: from settings, database and files. */
 import type { FastifyInstance } from 'fastify';
+import type { Weakness } from '../../protocol/host-types.ts';
 import { ROUTES } from '../../protocol/routes.ts';
-import type { Weakness } from '../../protocol/weaknesses.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { QuotaLimits } from '../../shared/quotas.ts';
 import type { Db } from '../db/pool.ts';

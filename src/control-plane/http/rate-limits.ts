@@ -5,7 +5,7 @@
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { AppError } from '../../shared/errors.ts';
-import { firstGroups } from '../../shared/ipv6.ts';
+import { firstGroups } from '../../shared/networks.ts';
 import type { Db } from '../db/pool.ts';
 import { SharedLimit } from '../db/shared-limit.ts';
 import { actorOf, type Principal } from '../identity/principal.ts';

@@ -8,15 +8,14 @@
  * While five attempts are undecided, others wait a few seconds, so that concurrent right passwords all succeed.
  * If five are never decided (the process ended), the address stays closed for a minute, then takes one at a time.
  */
-
 import { createHash } from 'node:crypto';
 import { isIPv4, isIPv6 } from 'node:net';
 import { present } from '../../shared/assert.ts';
-import { backoffMs, pause } from '../../shared/backoff.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { UserId } from '../../shared/ids.ts';
-import { firstGroups } from '../../shared/ipv6.ts';
+import { firstGroups } from '../../shared/networks.ts';
+import { backoffMs, pause } from '../../shared/retry.ts';
 import type { Db, Tx } from '../db/pool.ts';
 import { appendPrivate } from '../events/append.ts';
 import {

@@ -7,9 +7,10 @@
  *
  * A process that dies while sending leaves the mail to the next lease, which sends it again under the same Message-ID.
  */
-import { backoffMs, pause } from '../../shared/backoff.ts';
+
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
+import { backoffMs, pause } from '../../shared/retry.ts';
 import type { Db } from '../db/pool.ts';
 import { type Letter, type Mailbox, onPosted } from './mailbox.ts';
 import type { Deliver } from './mailer.ts';

@@ -1,6 +1,6 @@
 /** What the ingress reports of HTTP ports, over all of them: a port would be an unbounded label. */
 import { Counter, type Registry } from 'prom-client';
-import { type HttpReport, STATUS_CLASSES } from '../../protocol/http-port-types.ts';
+import { type HttpReport, STATUS_CLASSES } from '../../protocol/ingress-types.ts';
 
 export class PortMetrics {
   readonly #responses: Counter<'class'>;

@@ -1,7 +1,8 @@
 /** Which kinds of notifications a user gets by mail: all that the user has not muted. */
+
+import { parseTime } from '../../shared/clock.ts';
 import { AppError, invalid } from '../../shared/errors.ts';
 import { isId, type NotificationId, type UserId } from '../../shared/ids.ts';
-import { parseTime } from '../../shared/rfc3339.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { isMutable, KIND_NAMES, type Kind } from './model.ts';

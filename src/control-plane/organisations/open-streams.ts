@@ -4,11 +4,11 @@
  * crash, it is told within 2 s.
  */
 import { randomBytes } from 'node:crypto';
-import { pause } from '../../shared/backoff.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { OrgId } from '../../shared/ids.ts';
 import type { Log } from '../../shared/log.ts';
 import type { QuotaLimits } from '../../shared/quotas.ts';
+import { pause } from '../../shared/retry.ts';
 import { Turns } from '../../shared/turns.ts';
 import { type Db, transaction } from '../db/pool.ts';
 import { checkQuota } from './quotas.ts';

@@ -1,6 +1,6 @@
 /** What leads to an HTTP port beside its own hostname: tickets for browsers, and custom hostnames. */
 import { Type } from 'typebox';
-import { CUSTOM_HOSTNAMES_MAX } from '../../protocol/http-port-types.ts';
+import { CUSTOM_HOSTNAMES_MAX } from '../../protocol/ingress-types.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import { invalid } from '../../shared/errors.ts';
 import type { AppContext } from '../context.ts';

@@ -1,5 +1,5 @@
 /** Whether a client may use a port now. Nothing is cached: the ingress asks again every 2 s. */
-import type { AuthoriseHttpRequest, AuthoriseHttpResponse } from '../../protocol/http-port-types.ts';
+import type { AuthoriseHttpRequest, AuthoriseHttpResponse } from '../../protocol/ingress-types.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { HttpPortId, OrgId } from '../../shared/ids.ts';
 import type { Db } from '../db/pool.ts';

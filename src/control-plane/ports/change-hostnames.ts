@@ -1,6 +1,6 @@
 /** Custom hostnames of a port: added as pending, removed at any time. `check-hostnames.ts` makes them active. */
 import { randomBytes } from 'node:crypto';
-import { CUSTOM_HOSTNAMES_MAX } from '../../protocol/http-port-types.ts';
+import { CUSTOM_HOSTNAMES_MAX } from '../../protocol/ingress-types.ts';
 import { present } from '../../shared/assert.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { Tx } from '../db/pool.ts';

@@ -1,8 +1,7 @@
 /** Internal API: what the ingress asks and reports about HTTP ports. */
 import type { FastifyInstance } from 'fastify';
 import type { OpenPortResult } from '../../protocol/host-calls.ts';
-import type { HttpReport } from '../../protocol/http-port-types.ts';
-import type { OpenPortRequest, OpenPortResponse } from '../../protocol/ingress-types.ts';
+import type { HttpReport, OpenPortRequest, OpenPortResponse } from '../../protocol/ingress-types.ts';
 import { ROUTES } from '../../protocol/routes.ts';
 import { AppError } from '../../shared/errors.ts';
 import { transaction } from '../db/pool.ts';

@@ -1,7 +1,7 @@
 /** HTTP ports of an instance: ports of the guest that the ingress serves under a hostname. */
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
-import { CUSTOM_HOSTNAMES_MAX } from '../../protocol/http-port-types.ts';
+import { CUSTOM_HOSTNAMES_MAX } from '../../protocol/ingress-types.ts';
 import { AppError } from '../../shared/errors.ts';
 import { type HttpPortId, isId } from '../../shared/ids.ts';
 import type { AppContext } from '../context.ts';

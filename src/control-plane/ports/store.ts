@@ -1,6 +1,6 @@
 /** HTTP ports, with their hostnames and use. */
 import { sql } from 'kysely';
-import type { HttpReport, HttpRoute } from '../../protocol/http-port-types.ts';
+import type { HttpReport, HttpRoute } from '../../protocol/ingress-types.ts';
 import type { HostId, HttpPortId, InstanceId, SessionId } from '../../shared/ids.ts';
 import type { Access } from '../db/http-tables.ts';
 import type { Tx } from '../db/pool.ts';

@@ -3,7 +3,7 @@
  * only for the guests that it runs. One is made with the first value and ends with the last secret. A private key is unencrypted
  * in memory only, here and on the host.
  */
-import type { SecretsAuthority } from '../../protocol/secret-types.ts';
+import type { SecretsAuthority } from '../../protocol/host-types.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import type { Sealer } from '../../shared/seal.ts';
 import type { Tx } from '../db/pool.ts';

@@ -1,5 +1,5 @@
 /** Sets and removes secrets of an instance, and gives those of a parent to its fork. */
-import { SECRETS_MAX } from '../../protocol/secret-types.ts';
+import { SECRETS_MAX } from '../../protocol/host-types.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import type { Sealer } from '../../shared/seal.ts';

@@ -9,7 +9,7 @@ import {
   SubjectKeyIdentifierExtension,
   X509CertificateGenerator,
 } from '@peculiar/x509';
-import type { SecretsAuthority } from '../../protocol/secret-types.ts';
+import type { SecretsAuthority } from '../../protocol/host-types.ts';
 
 const ALGORITHM = { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' };
 const YEARS = 10;

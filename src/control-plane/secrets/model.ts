@@ -1,6 +1,6 @@
 /** What a secret may be. Pure. */
 import { randomBytes } from 'node:crypto';
-import { SECRET_HOSTS_MAX, SECRET_VALUE_MAX_BYTES } from '../../protocol/secret-types.ts';
+import { SECRET_HOSTS_MAX, SECRET_VALUE_MAX_BYTES } from '../../protocol/host-types.ts';
 import { parseEntry } from '../../shared/egress-policy.ts';
 import { type AppError, invalid } from '../../shared/errors.ts';
 

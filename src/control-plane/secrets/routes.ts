@@ -1,6 +1,6 @@
 /** Secrets of an instance: the guest has a placeholder, and its host puts the value into requests. */
 import { Type } from 'typebox';
-import { SECRET_HOSTS_MAX, SECRET_VALUE_MAX_BYTES, SECRETS_MAX } from '../../protocol/secret-types.ts';
+import { SECRET_HOSTS_MAX, SECRET_VALUE_MAX_BYTES, SECRETS_MAX } from '../../protocol/host-types.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { AppContext } from '../context.ts';

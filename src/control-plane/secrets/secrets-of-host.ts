@@ -1,5 +1,5 @@
 /** The secrets that hosts use for their VMs. */
-import type { SecretForHost } from '../../protocol/secret-types.ts';
+import type { SecretForHost } from '../../protocol/host-types.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import type { Sealer } from '../../shared/seal.ts';
 import type { Tx } from '../db/pool.ts';

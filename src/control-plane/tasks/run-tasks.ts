@@ -2,8 +2,9 @@
  * Runs background tasks by a timer and by wake-ups. A task takes no input, re-reads the world, and may run in any number
  * of processes at once.
  */
-import { backoffMs, pause } from '../../shared/backoff.ts';
+
 import type { Log } from '../../shared/log.ts';
+import { backoffMs, pause } from '../../shared/retry.ts';
 import type { NotifyHub, Topic } from '../db/notify.ts';
 
 export interface Task {

@@ -1,5 +1,5 @@
 import { sql } from 'kysely';
-import type { SecretForHost, SecretsAuthority } from '../../protocol/secret-types.ts';
+import type { SecretForHost, SecretsAuthority } from '../../protocol/host-types.ts';
 import type { Assignment } from '../../protocol/types.ts';
 import type { HostId, VmId } from '../../shared/ids.ts';
 import type { Sealer } from '../../shared/seal.ts';

@@ -1,6 +1,6 @@
 /**
  * WebSockets to guests: the caller's is joined with the stream that the agent of the VM's host opens. The bytes of consoles and
- * ports pass through unread. `console-stream.ts`, `forward-stream.ts` and `exec-stream.ts` say who may open one, and to what.
+ * ports pass through unread. `console.ts`, `forward-stream.ts` and `exec-stream.ts` say who may open one, and to what.
  * - Host and Origin are checked as for any request.
  * - Neither side reads faster than the other takes; a peer that does not answer pings is disconnected.
  * - The credential is reauthorised every few seconds; if that fails, the stream closes.

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { METRICS, type Spreads } from '../../protocol/metric-types.ts';
+import { METRICS, type Spreads } from '../../protocol/host-types.ts';
 import { downsample, type MetricSample } from './metric-history.ts';
 
 const MINUTE_MS = 60_000;

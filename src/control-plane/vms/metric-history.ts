@@ -5,7 +5,7 @@ import {
   type MinutesReport,
   type Spread,
   type Spreads,
-} from '../../protocol/metric-types.ts';
+} from '../../protocol/host-types.ts';
 import type { HostId, InstanceId } from '../../shared/ids.ts';
 import { type Db, transaction } from '../db/pool.ts';
 import { eachInTurn } from '../tasks/each-in-turn.ts';

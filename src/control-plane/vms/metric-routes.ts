@@ -1,5 +1,5 @@
 import { Type } from 'typebox';
-import type { Metric, Spreads } from '../../protocol/metric-types.ts';
+import type { Metric, Spreads } from '../../protocol/host-types.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { AppContext } from '../context.ts';

@@ -1,6 +1,6 @@
 /** The stored samples of what instances used. */
 import { sql } from 'kysely';
-import { METRICS, type Metric, type Spread, type Spreads } from '../../protocol/metric-types.ts';
+import { METRICS, type Metric, type Spread, type Spreads } from '../../protocol/host-types.ts';
 import type { HostId, InstanceId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';
 import type { Database } from '../db/tables.ts';

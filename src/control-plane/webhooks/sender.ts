@@ -9,8 +9,9 @@
  *      └─ lease held elsewhere ─▶ released
  *   any state ─end()─▶ draining ─every request in flight is answered and recorded─▶ released
  */
-import { backoffMs, pause } from '../../shared/backoff.ts';
+
 import type { WebhookId } from '../../shared/ids.ts';
+import { backoffMs, pause } from '../../shared/retry.ts';
 import type { Sealer } from '../../shared/seal.ts';
 import { type Db, isUnavailable } from '../db/pool.ts';
 import { DeliveryQueue, type Parallel } from './delivery-queue.ts';

@@ -7,9 +7,9 @@
  */
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
-import { pause } from '../../shared/backoff.ts';
 import type { WebhookId } from '../../shared/ids.ts';
 import type { Log } from '../../shared/log.ts';
+import { pause } from '../../shared/retry.ts';
 import type { Sealer } from '../../shared/seal.ts';
 import type { NotifyHub } from '../db/notify.ts';
 import type { Db } from '../db/pool.ts';

@@ -36,8 +36,7 @@ import {
 import { SegmentWriter, type WrittenSegment } from '../../disk-format/segment-writer.ts';
 import type { ObjectStore } from '../../object-store/object-store.ts';
 import { assert } from '../../shared/assert.ts';
-import { BatchRooms } from './batch-rooms.ts';
-import { ByteBudget } from './byte-budget.ts';
+import { BatchRooms, ByteBudget } from './byte-budget.ts';
 import { NbdError, type NbdExport } from './nbd-export.ts';
 import { NBD_EINVAL } from './nbd-protocol.ts';
 

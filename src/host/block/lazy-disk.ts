@@ -14,13 +14,12 @@ import type { KeyRing } from '../../disk-format/key-ring.ts';
 import type { FrameRun } from '../../disk-format/read-run.ts';
 import { BLOCK_BYTES, SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
-import { backoffMs, pause } from '../../shared/backoff.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
+import { backoffMs, pause } from '../../shared/retry.ts';
 import { NbdError, type NbdExport } from './nbd-export.ts';
 import { NBD_EIO } from './nbd-protocol.ts';
-import type { RunCache } from './run-cache.ts';
-import { RunIndex } from './run-index.ts';
+import { type RunCache, RunIndex } from './run-cache.ts';
 
 /** Blocks whose first reads are recorded: 256 MiB. */
 export const BOOT_ORDER_MAX = 4_096;

@@ -8,7 +8,7 @@ import type { Socket } from 'node:net';
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
 import { release } from '../../shared/release.ts';
-import { ByteBudget } from './byte-budget.ts';
+import { ByteBudget, PayloadBuffers } from './byte-budget.ts';
 import { NbdError, type NbdExport } from './nbd-export.ts';
 import { negotiate } from './nbd-handshake.ts';
 import {
@@ -25,7 +25,6 @@ import {
   type NbdRequest,
   REQUEST_BYTES,
 } from './nbd-protocol.ts';
-import { PayloadBuffers } from './payload-buffers.ts';
 import { SocketReader } from './socket-reader.ts';
 
 const CONNECTION_BYTES = 8 * 1024 * 1024;

@@ -11,27 +11,25 @@ import {
   RESULTS,
 } from '../../protocol/host-calls.ts';
 import { joinStreams } from '../../protocol/join-streams.ts';
-import { backoffMs, pause } from '../../shared/backoff.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { InstanceId } from '../../shared/ids.ts';
+import { backoffMs, pause } from '../../shared/retry.ts';
 import { inWork } from '../../shared/tracing.ts';
 import type { HostExecs } from '../execs/host-execs.ts';
 import {
   GuestAgentClosedError,
   GuestAgentProtocolError,
   GuestAgentTimeoutError,
-} from '../guest/agent-errors.ts';
+} from '../guest/guest-agent.ts';
 import type { HostContext } from '../host-context.ts';
 import type { Machine } from '../machine/machine.ts';
 import { vmFolder } from '../machine/record.ts';
 import type { VmRunner } from '../runner/vm-runner.ts';
 import { CallError } from './call-error.ts';
-import { controlExec, readExec, startExec } from './exec-calls.ts';
+import { controlExec, readExec, runCommand, startExec } from './exec-calls.ts';
 import { serveFiles } from './file-calls.ts';
-import { joinPort, openPort } from './open-port.ts';
-import { dialSshd } from './open-ssh.ts';
+import { dialSshd, joinPort, openPort } from './open-port.ts';
 import { readConsole, readTimedConsole } from './read-console.ts';
-import { runCommand } from './run-command.ts';
 import type { VmMeters } from './vm-meters.ts';
 
 const ANSWER_TRIES = 3;

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { ControlPlaneUnavailable, RequestRefused } from '../../protocol/client.ts';
 import type { VmSample } from '../../protocol/host-calls.ts';
-import type { MinutesReport, UsedMinute } from '../../protocol/metric-types.ts';
+import type { MinutesReport, UsedMinute } from '../../protocol/host-types.ts';
 import { newId } from '../../shared/ids.ts';
 import { createLog } from '../../shared/log.ts';
 import { MinuteLog, type Readings, readingsOf } from './minute-log.ts';

@@ -11,7 +11,7 @@ import {
   type Spread,
   type Spreads,
   type UsedMinute,
-} from '../../protocol/metric-types.ts';
+} from '../../protocol/host-types.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import type { Log } from '../../shared/log.ts';

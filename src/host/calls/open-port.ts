@@ -1,9 +1,14 @@
 /** The ways into a guest's TCP ports, for the ingress and for API callers. */
+
+import { once } from 'node:events';
+import { connect, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { notListeningMessage } from '../../protocol/host-calls.ts';
 import { joinStreams } from '../../protocol/join-streams.ts';
+import { messageOf } from '../../shared/errors.ts';
 import { DrainedError, NotListeningError } from '../machine/guest-ports.ts';
 import type { Machine } from '../machine/machine.ts';
+import { sshEndpoint } from '../network/addresses.ts';
 import { CallError } from './call-error.ts';
 
 /** The address on this machine. @throws CallError not_running, not_listening */
@@ -37,4 +42,22 @@ function asCallError(error: unknown, port: number): unknown {
   if (error instanceof DrainedError)
     return new CallError('not_running', 'The VM stops, restarts or suspends.');
   return error;
+}
+
+/** A connection to a VM's sshd for the ingress of another machine: only this host reaches its guests. */
+
+const DIAL_MS = 5_000;
+
+/** @throws CallError not_running */
+export async function dialSshd({ record }: Machine): Promise<Socket> {
+  const socket = connect({ ...sshEndpoint(record.network), noDelay: true, allowHalfOpen: true });
+  try {
+    await once(socket, 'connect', { signal: AbortSignal.timeout(DIAL_MS) });
+    // The VM may end before the other stream is connected.
+    socket.on('error', () => socket.destroy());
+    return socket;
+  } catch (error) {
+    socket.destroy();
+    throw new CallError('not_running', `The guest's sshd cannot be reached: ${messageOf(error)}`);
+  }
 }

@@ -1,6 +1,6 @@
 /** The authorities of this host's VMs, and the names that each may certify. Their keys are nowhere else on this host. */
 import { createHash } from 'node:crypto';
-import type { SecretsAuthority } from '../../protocol/secret-types.ts';
+import type { SecretsAuthority } from '../../protocol/host-types.ts';
 import type { LeafCertificates } from './leaf-certificates.ts';
 import { coversHost, type GuestSecret } from './placeholders.ts';
 

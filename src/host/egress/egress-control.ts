@@ -14,14 +14,14 @@
 import { createHash } from 'node:crypto';
 import { BATCHES, BatchSender } from '../../protocol/batches.ts';
 import type { ControlPlaneClient } from '../../protocol/client.ts';
-import type { DeniedDestination } from '../../protocol/egress-types.ts';
+import type { DeniedDestination } from '../../protocol/host-types.ts';
 import type { Assignment } from '../../protocol/types.ts';
 import { assert } from '../../shared/assert.ts';
-import { backoffMs, pause } from '../../shared/backoff.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import type { Log } from '../../shared/log.ts';
+import { backoffMs, pause } from '../../shared/retry.ts';
 import { Signal } from '../../shared/signal.ts';
 import { DENIED_LOG_GROUP, GATE_MARK, guestAddress } from '../network/addresses.ts';
 import { type GuestNetwork, hostAddresses, inNetwork } from '../network/guest-network.ts';

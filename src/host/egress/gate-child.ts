@@ -7,9 +7,9 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { extname, join } from 'node:path';
-import { backoffMs, pause } from '../../shared/backoff.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
+import { backoffMs, pause } from '../../shared/retry.ts';
 import { Signal } from '../../shared/signal.ts';
 import type { CountedDenial, FromGate, GateState, ToGate } from './gate-messages.ts';
 

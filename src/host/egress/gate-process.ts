@@ -5,9 +5,8 @@
  */
 import { createSocket } from 'node:dgram';
 import { createServer } from 'node:net';
-import { ConnectionBudget } from '../../shared/connection-budget.ts';
+import { ConnectionBudget, filesForConnections, openFilesLimit } from '../../shared/connection-budget.ts';
 import { contain, reportThrows } from '../../shared/contain.ts';
-import { filesForConnections, openFilesLimit } from '../../shared/open-files.ts';
 import { serveTcp, serveUdp } from './dns-server.ts';
 import { Gate } from './gate.ts';
 import type { FromGate, ToGate } from './gate-messages.ts';

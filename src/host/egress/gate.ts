@@ -11,8 +11,8 @@
  * that the resolver gave for an allowed name; a new state takes effect for open connections before it is confirmed.
  */
 import type { Socket } from 'node:net';
-import { closedBy } from '../../shared/closed-networks.ts';
 import { endAfterFault } from '../../shared/contain.ts';
+import { closedBy } from '../../shared/networks.ts';
 import { passByAddress } from './address-way.ts';
 import { Denials } from './denials.ts';
 import { ADMIT_MS } from './first-packets.ts';

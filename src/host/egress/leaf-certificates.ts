@@ -16,7 +16,7 @@ import {
   X509Certificate,
   X509CertificateGenerator,
 } from '@peculiar/x509';
-import type { SecretsAuthority } from '../../protocol/secret-types.ts';
+import type { SecretsAuthority } from '../../protocol/host-types.ts';
 import { LEAF_AHEAD_MS, LEAF_BACKDATED_MS } from './gate-messages.ts';
 
 const ALGORITHM = { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' };

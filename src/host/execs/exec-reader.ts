@@ -13,7 +13,7 @@ import {
 } from '../../protocol/exec-stream.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import type { Exec, Send } from './exec.ts';
-import { TO_GUEST } from './frames.ts';
+import { TO_GUEST } from './exec-channel.ts';
 import { reportOf } from './host-execs.ts';
 
 export interface Reading {

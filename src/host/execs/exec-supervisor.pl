@@ -4,7 +4,7 @@
 #
 # From the host: frames between 0x7E bytes, with 0x7D as the escape (RFC 1662). So a cut frame damages no other.
 # To the host: frames of a length (4 bytes) and that many bytes, after the 16 bytes that the host's hello named. Every frame:
-# length, type, exec, payload. src/host/execs/frames.ts has the types.
+# length, type, exec, payload. src/host/execs/exec-channel.ts has the types.
 my ($HELLO, $START, $TASK, $INPUT, $EOF, $RESIZE, $SIGNAL, $ACK, $WAIT, $FORGET, $PING) = qw(H S T I E R K A W F P);
 my ($SYS_rt_sigprocmask, $SYS_dup2, $SYS_setsid, $SYS_clock_gettime, $SYS_signalfd4) = (14, 33, 112, 228, 289);
 my ($TIOCSCTTY, $TIOCSWINSZ, $TIOCGPTN, $TIOCSPTLCK) = (0x540e, 0x5414, 0x80045430, 0x40045431);

@@ -6,9 +6,8 @@ import { type TestContext, test } from 'node:test';
 import { present } from '../../shared/assert.ts';
 import { newId } from '../../shared/ids.ts';
 import { Exec, type Send } from './exec.ts';
-import { ExecOutput } from './exec-output.ts';
-import { readExecRecords } from './exec-record.ts';
-import { TO_GUEST } from './frames.ts';
+import { TO_GUEST } from './exec-channel.ts';
+import { ExecOutput, readExecRecords } from './exec-output.ts';
 
 const MIB = 1024 * 1024;
 const MINUTE_MS = 60_000;

@@ -6,9 +6,8 @@
 import type { ExecEnd } from '../../protocol/exec-types.ts';
 import type { ExecId } from '../../shared/ids.ts';
 import { Signal } from '../../shared/signal.ts';
-import { ExecOutput } from './exec-output.ts';
-import { type ExecRecord, writeExecRecord } from './exec-record.ts';
-import { TO_GUEST } from './frames.ts';
+import { TO_GUEST } from './exec-channel.ts';
+import { ExecOutput, type ExecRecord, writeExecRecord } from './exec-output.ts';
 
 /** Input that the guest has not read, at most. */
 const INPUT_AHEAD_BYTES = 256 * 1024;

@@ -5,7 +5,7 @@
  */
 import { Duplex } from 'node:stream';
 import type { Send } from './exec.ts';
-import { TO_GUEST } from './frames.ts';
+import { TO_GUEST } from './exec-channel.ts';
 
 /** What was sent and not taken. */
 const AHEAD_BYTES = 512 * 1024;

@@ -10,8 +10,7 @@ import { present } from '../../shared/assert.ts';
 import { type ExecId, newId } from '../../shared/ids.ts';
 import { GuestAgent } from '../guest/guest-agent.ts';
 import { vmSockets } from '../vm/vm-spec.ts';
-import { ExecOutput } from './exec-output.ts';
-import { type ExecRecord, writeExecRecord } from './exec-record.ts';
+import { ExecOutput, type ExecRecord, writeExecRecord } from './exec-output.ts';
 import { VmExecs } from './vm-execs.ts';
 
 const MIB = 1024 * 1024;

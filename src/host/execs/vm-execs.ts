@@ -11,21 +11,27 @@ import { mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import {
   ENDED_KEPT,
+  FILE_CALLS_MAX,
   type LostWith,
   OUTPUT_BYTES_MAX,
   OUTPUTS_KEPT_BYTES,
 } from '../../protocol/exec-types.ts';
-import { FILE_CALLS_MAX } from '../../protocol/file-types.ts';
-import { pause } from '../../shared/backoff.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import { type ExecId, isId, newId } from '../../shared/ids.ts';
+import { pause } from '../../shared/retry.ts';
 import { guestExec } from '../guest/guest-command.ts';
 import type { Machine } from '../machine/machine.ts';
 import { vmSockets } from '../vm/vm-spec.ts';
 import { Exec, type Send } from './exec.ts';
-import { ExecChannel, isSameBoot } from './exec-channel.ts';
-import { readExecRecords, removeExecRecord } from './exec-record.ts';
-import { BrokenFrameError, FROM_GUEST, type GuestFrame, TO_GUEST } from './frames.ts';
+import {
+  BrokenFrameError,
+  ExecChannel,
+  FROM_GUEST,
+  type GuestFrame,
+  isSameBoot,
+  TO_GUEST,
+} from './exec-channel.ts';
+import { readExecRecords, removeExecRecord } from './exec-output.ts';
 import { GuestTask } from './guest-task.ts';
 import { joinWords, type StartCall, startWords } from './start-words.ts';
 

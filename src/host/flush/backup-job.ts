@@ -3,8 +3,7 @@ import { messageOf } from '../../shared/errors.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
 import type { Machine } from '../machine/machine.ts';
 import { DIRTY_BITMAP, DIRTY_GRANULARITY } from '../machine/machine-disk.ts';
-import { waitForJob } from '../qmp/jobs.ts';
-import { QmpError } from '../qmp/qmp-client.ts';
+import { QmpError, waitForJob } from '../qmp/qmp-client.ts';
 import type { TransactionAction } from '../qmp/types.ts';
 import { NODES } from '../vm/qemu-command.ts';
 

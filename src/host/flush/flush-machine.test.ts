@@ -6,7 +6,7 @@ import { type TestContext, test } from 'node:test';
 import { BlockMap } from '../../disk-format/block-map.ts';
 import { newId } from '../../shared/ids.ts';
 import { createLog } from '../../shared/log.ts';
-import { FencedError, HeadMovedError } from '../overlay/commit-outcome.ts';
+import { FencedError, HeadMovedError } from '../overlay/disk-state.ts';
 import { QmpTimeoutError } from '../qmp/qmp-client.ts';
 import { type FlushOptions, flushMachine } from './flush-machine.ts';
 

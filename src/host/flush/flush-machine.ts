@@ -20,8 +20,7 @@ import { NbdServer } from '../block/nbd-server.ts';
 import { guestExec } from '../guest/guest-command.ts';
 import type { HostContext } from '../host-context.ts';
 import type { Machine } from '../machine/machine.ts';
-import { HeadMovedError } from '../overlay/commit-outcome.ts';
-import type { DiskContext, DiskState } from '../overlay/disk-state.ts';
+import { type DiskContext, type DiskState, HeadMovedError } from '../overlay/disk-state.ts';
 import type { VmUser } from '../vm/uid.ts';
 import {
   addTarget,

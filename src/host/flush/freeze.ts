@@ -3,7 +3,7 @@
  *
  * Invariant: after every freeze, thaws are sent until the agent confirms `thawed`. A frozen guest is as good as hung.
  */
-import { backoffMs, pause } from '../../shared/backoff.ts';
+import { backoffMs, pause } from '../../shared/retry.ts';
 import type { Machine } from '../machine/machine.ts';
 
 /** How long a guest may take to freeze. After that it is flushed unfrozen. */

@@ -6,19 +6,263 @@
  * - the channel is in step before a command is sent: after a connect, and after a command without a reply,
  *   `guest-sync-delimited` comes first. Its leading 0xFF resets the agent's parser; everything before the 0xFF of its answer is dropped;
  * - nothing the guest sends is trusted: lines are bounded, and replies are checked where they are used;
- * - one deadline per call. An agent that breaks the protocol is disconnected and cut off for a while (agent-conduct.ts).
+ * - one deadline per call. An agent that breaks the protocol is disconnected and cut off for a while (`AgentConduct`).
  */
+
 import { randomInt } from 'node:crypto';
-import { pause } from '../../shared/backoff.ts';
-import { type AgentChannel, agentBudget, openAgentChannel } from './agent-channel.ts';
-import { AgentConduct } from './agent-conduct.ts';
-import {
-  GuestAgentClosedError,
-  GuestAgentCutOffError,
-  GuestAgentError,
-  GuestAgentProtocolError,
-  GuestAgentTimeoutError,
-} from './agent-errors.ts';
+import { once } from 'node:events';
+import { pause } from '../../shared/retry.ts';
+import { untrustedText } from '../../shared/untrusted-text.ts';
+import { LineSplitter } from '../qmp/line-splitter.ts';
+import { PacedReader, ReadBudget } from '../qmp/paced-reader.ts';
+
+/** Failures of a guest agent. None of them means that the VM itself has failed. */
+
+/** No answer in time: the guest is busy, frozen, still booting, or has no agent. */
+export class GuestAgentTimeoutError extends Error {
+  override name = 'GuestAgentTimeoutError';
+}
+
+/** The agent broke the protocol and is cut off for a while: the call was not sent. */
+export class GuestAgentCutOffError extends GuestAgentTimeoutError {
+  override name = 'GuestAgentCutOffError';
+}
+
+/** The agent answered with an error. */
+export class GuestAgentError extends Error {
+  override name = 'GuestAgentError';
+  readonly command: string;
+  /** The agent's message, shortened and cleaned. Untrusted text from the guest. */
+  readonly desc: string;
+
+  constructor(command: string, desc: unknown) {
+    const text = untrustedText(desc) || 'unknown error';
+    super(`${command}: ${text}`);
+    this.command = command;
+    this.desc = text;
+  }
+}
+
+/** QEMU closed the channel, or is gone. */
+export class GuestAgentClosedError extends Error {
+  override name = 'GuestAgentClosedError';
+}
+
+/** The guest broke the protocol: an endless line, no JSON, a reply of the wrong shape. */
+export class GuestAgentProtocolError extends Error {
+  override name = 'GuestAgentProtocolError';
+}
+
+/**
+ * The byte channel to a guest agent: lines out, lines in, with deadlines.
+ *
+ * Invariants:
+ * - the socket is read only while somebody waits for a line; unrequested output stays in the guest and costs nothing here;
+ * - a line, and everything between a send and the line that ends the wait, is bounded before it is parsed;
+ * - at most one reader waits; once the channel is closed, every wait rejects.
+ */
+
+/** Of a reply. Files and command output are read in pieces that fit. */
+export const MAX_LINE_BYTES = 64 * 1024;
+/**
+ * Skipped between a send and its answer: answers to calls that timed out. A guest that boots for minutes, or hung for hours, was
+ * sent many syncs, and answers all of them at once with two lines each; the one for the 0xFF is an error.
+ */
+const MAX_PASSED_LINES = 2_000;
+const MAX_PASSED_BYTES = 1024 * 1024;
+/** Of one VM. The output of one command comes in a burst, further output at the speed of a slow disk. */
+const PACE = { bytes_per_second: 4 * 1024 * 1024, burst_bytes: 2 * 1024 * 1024 };
+/** The minimum cost of a line. */
+const LINE_BYTES = 1024;
+
+interface Reader {
+  resolve(line: Buffer): void;
+  reject(error: Error): void;
+}
+
+function agentBudget(): ReadBudget {
+  return new ReadBudget(PACE);
+}
+
+class AgentChannel {
+  readonly #input: PacedReader;
+  readonly #budget: ReadBudget;
+  readonly #splitter = new LineSplitter(MAX_LINE_BYTES);
+  #passed = { lines: 0, bytes: 0 };
+  #reader: Reader | undefined;
+  #ended: Error | undefined;
+
+  /** Use {@link openAgentChannel}. */
+  constructor(path: string, budget: ReadBudget) {
+    this.#budget = budget;
+    this.#input = new PacedReader(path, budget, (chunk) => this.#receive(chunk));
+    const { socket } = this.#input;
+    socket.on('error', (error) => this.destroy(new GuestAgentClosedError(error.message)));
+    socket.on('close', () => this.destroy(new GuestAgentClosedError('QEMU closed the guest agent channel')));
+  }
+
+  async opened(signal: AbortSignal): Promise<void> {
+    await once(this.#input.socket, 'connect', { signal });
+  }
+
+  get closed(): boolean {
+    return this.#ended !== undefined;
+  }
+
+  /** Unread data is left: the next line may not answer the next command. */
+  get holds_more(): boolean {
+    return this.#splitter.held_bytes > 0;
+  }
+
+  /** Parses a line, and charges the time to the guest's budget. */
+  parse<T>(parse: () => T): T {
+    return this.#budget.spendOn(parse);
+  }
+
+  send(bytes: Buffer): void {
+    this.#passed = { lines: 0, bytes: 0 };
+    if (!this.#ended) this.#input.socket.write(bytes);
+  }
+
+  /** The next line. Rejects at `deadline` (performance.now's scale). */
+  nextLine(deadline: number, what: string): Promise<Buffer> {
+    const { promise, resolve, reject } = Promise.withResolvers<Buffer>();
+    if (this.#ended) {
+      reject(this.#ended);
+      return promise;
+    }
+    const reader: Reader = { resolve, reject };
+    this.#reader = reader;
+    this.#deliver();
+    // A line was here already, or the channel has failed.
+    if (this.#reader !== reader || this.#ended) return promise;
+    const timer = setTimeout(
+      () => reject(new GuestAgentTimeoutError(`${what}: no answer from the guest in time`)),
+      Math.max(0, deadline - performance.now()),
+    );
+    const release = (): void => {
+      clearTimeout(timer);
+      if (this.#reader !== reader) return;
+      this.#reader = undefined;
+      this.#input.expect(false);
+    };
+    promise.then(release, release);
+    this.#input.expect(true);
+    return promise;
+  }
+
+  destroy(reason: Error): void {
+    if (this.#ended) return;
+    this.#ended = reason;
+    this.#splitter.reset();
+    this.#input.socket.destroy();
+    this.#reader?.reject(reason);
+  }
+
+  #receive(chunk: Buffer): void {
+    if (this.#ended) return;
+    this.#splitter.push(chunk);
+    this.#deliver();
+  }
+
+  /** Passes an available line to the waiting reader. */
+  #deliver(): void {
+    const reader = this.#reader;
+    if (!reader) return;
+    try {
+      const line = this.#splitter.next();
+      if (!line) return;
+      this.#count(line);
+      this.#reader = undefined;
+      this.#input.expect(false);
+      reader.resolve(line);
+    } catch (error) {
+      this.destroy(new GuestAgentProtocolError('the guest broke the agent protocol', { cause: error }));
+    }
+  }
+
+  #count(line: Buffer): void {
+    this.#budget.spend(LINE_BYTES);
+    this.#passed.lines += 1;
+    this.#passed.bytes += line.length;
+    const { lines, bytes } = this.#passed;
+    if (lines > MAX_PASSED_LINES || bytes > MAX_PASSED_BYTES)
+      throw new Error(`more than ${MAX_PASSED_LINES} lines or ${MAX_PASSED_BYTES} unrequested bytes`);
+  }
+}
+
+/** Rejects with {@link GuestAgentClosedError} if nothing accepts in time. `budget`: shared by a VM's channels. */
+export async function openAgentChannel(
+  socket_path: string,
+  deadline: number,
+  budget: ReadBudget = agentBudget(),
+): Promise<AgentChannel> {
+  const channel = new AgentChannel(socket_path, budget);
+  try {
+    await channel.opened(AbortSignal.timeout(Math.max(0, Math.ceil(deadline - performance.now()))));
+    return channel;
+  } catch (cause) {
+    const closed = new GuestAgentClosedError('the guest agent channel does not open', { cause });
+    channel.destroy(closed);
+    throw closed;
+  }
+}
+
+/**
+ * The conduct of a guest's agent, and its consequences. Pure: the caller passes times, on performance.now's scale.
+ *
+ *   answers ──breaks the protocol──▶ cut off for 1 s, then 2, 4 … 60 ──answers──▶ answers
+ *      └──does not answer for 20 s──▶ silent ──answers──▶ answers
+ *
+ * `is_silent` holds in both states. Breaking the protocol again within five minutes doubles the time of the cut-off, also after
+ * answers in between.
+ */
+/** Longer than a healthy guest takes to answer. */
+const SILENT_MS = 20_000;
+const CUT_OFF_MS = 1_000;
+const MAX_CUT_OFF_MS = 60_000;
+const REMEMBERED_MS = 300_000;
+
+export class AgentConduct {
+  #is_silent = false;
+  /** When the first unanswered call was sent. */
+  #unanswered_since: number | null = null;
+  #cut_off_ms = 0;
+  #cut_off_until = Number.NEGATIVE_INFINITY;
+
+  get is_silent(): boolean {
+    return this.#is_silent;
+  }
+
+  /** The remaining time of the cut-off; 0: the agent may be called. */
+  cutOffMs(now: number): number {
+    return Math.max(0, this.#cut_off_until - now);
+  }
+
+  answered(): void {
+    this.#is_silent = false;
+    this.#unanswered_since = null;
+  }
+
+  /** A call that was sent at `asked_at` has timed out. */
+  didNotAnswer(asked_at: number, now: number): void {
+    this.#unanswered_since ??= asked_at;
+    if (now - this.#unanswered_since >= SILENT_MS) this.#is_silent = true;
+  }
+
+  brokeProtocol(now: number): void {
+    const again = now - this.#cut_off_until < REMEMBERED_MS;
+    this.#cut_off_ms = again ? Math.min(MAX_CUT_OFF_MS, this.#cut_off_ms * 2) : CUT_OFF_MS;
+    this.#cut_off_until = now + this.#cut_off_ms;
+    this.#is_silent = true;
+  }
+
+  /** The guest was reset, or was paused by its host. */
+  forgive(): void {
+    this.answered();
+    this.#cut_off_until = Number.NEGATIVE_INFINITY;
+  }
+}
 
 const DEFAULT_TIMEOUT_MS = 5_000;
 /** How long guest-shutdown waits for a refusal. Success has no answer. */

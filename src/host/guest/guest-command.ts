@@ -2,9 +2,8 @@
  * Runs our own small commands in the guest through its agent, which returns their whole output in one reply: output of more than
  * about 45 KiB breaks the channel's bound. Users' commands are in user-command.ts.
  */
-import { pause } from '../../shared/backoff.ts';
-import { GuestAgentProtocolError, GuestAgentTimeoutError } from './agent-errors.ts';
-import type { GuestAgent } from './guest-agent.ts';
+import { pause } from '../../shared/retry.ts';
+import { type GuestAgent, GuestAgentProtocolError, GuestAgentTimeoutError } from './guest-agent.ts';
 import { bytesOf } from './guest-files.ts';
 import { executeThawed, START_MS } from './thawed.ts';
 

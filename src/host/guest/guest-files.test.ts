@@ -1,8 +1,12 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { pause } from '../../shared/backoff.ts';
-import { GuestAgentError, GuestAgentTimeoutError } from './agent-errors.ts';
-import type { AgentCallOptions, GuestAgent } from './guest-agent.ts';
+import { pause } from '../../shared/retry.ts';
+import {
+  type AgentCallOptions,
+  type GuestAgent,
+  GuestAgentError,
+  GuestAgentTimeoutError,
+} from './guest-agent.ts';
 import { guestExec } from './guest-command.ts';
 import { readGuestFile, watchGuestFile } from './guest-files.ts';
 

@@ -2,9 +2,8 @@
  * Reads files of the guest through its agent, in pieces that fit into a reply. New files are written by commands instead: qemu-ga
  * creates files with mode 0666, and readers see them half-written. It only fills files that exist and are not read yet.
  */
-import { pause } from '../../shared/backoff.ts';
-import { GuestAgentError } from './agent-errors.ts';
-import type { GuestAgent } from './guest-agent.ts';
+import { pause } from '../../shared/retry.ts';
+import { type GuestAgent, GuestAgentError } from './guest-agent.ts';
 import { executeThawed, FROZEN_MS, START_MS } from './thawed.ts';
 
 /** In base64, with its JSON, less than 64 KiB. */

@@ -8,8 +8,8 @@
 import { createSocket } from 'node:dgram';
 import { connect } from 'node:net';
 import type { HostKey, Reason } from '../../protocol/types.ts';
-import { pause } from '../../shared/backoff.ts';
 import { errnoOf } from '../../shared/errors.ts';
+import { pause } from '../../shared/retry.ts';
 import { fingerprintOf } from '../../shared/ssh-fingerprint.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
 import type { GuestAgent } from './guest-agent.ts';

@@ -1,7 +1,6 @@
 /** Calls that the agent refuses while its file systems are frozen: files and commands. */
-import { pause } from '../../shared/backoff.ts';
-import { GuestAgentError } from './agent-errors.ts';
-import type { GuestAgent } from './guest-agent.ts';
+import { pause } from '../../shared/retry.ts';
+import { type GuestAgent, GuestAgentError } from './guest-agent.ts';
 
 /** The minimum for starting a command or opening a file in a slow guest: without its pid or handle it could not be ended. */
 export const START_MS = 5_000;

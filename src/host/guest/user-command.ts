@@ -5,8 +5,7 @@
 import { randomBytes } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { GuestAgentError } from './agent-errors.ts';
-import type { GuestAgent } from './guest-agent.ts';
+import { type GuestAgent, GuestAgentError } from './guest-agent.ts';
 import { type GuestCommandResult, guestExec, runToEnd } from './guest-command.ts';
 import { readGuestFile } from './guest-files.ts';
 

@@ -12,9 +12,9 @@ import type { ObjectStore } from '../../object-store/object-store.ts';
 import { BATCHES, BatchSender } from '../../protocol/batches.ts';
 import type { ControlPlaneClient } from '../../protocol/client.ts';
 import { IMAGES_MAX, type OfferedImage, type OfferResponse } from '../../protocol/host-types.ts';
-import { backoffMs, pause } from '../../shared/backoff.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
+import { backoffMs, pause } from '../../shared/retry.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
 import { findHostImage, type HostImage, ImageError, listHostImages } from './host-images.ts';
 

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { type TestContext, test } from 'node:test';
 import { createLog } from '../../shared/log.ts';
 import { fingerprintOf } from '../../shared/ssh-fingerprint.ts';
-import { GuestAgentError } from '../guest/agent-errors.ts';
+import { GuestAgentError } from '../guest/guest-agent.ts';
 import type { Machine } from '../machine/machine.ts';
 import { KeyPusher } from './key-pusher.ts';
 

@@ -7,13 +7,13 @@
  * Invariant: a call without an answer may have been executed, or may still be. Until a call is answered, the keys in force are
  * unknown, and every key that was sent may be in force.
  */
-import { backoffMs, pause } from '../../shared/backoff.ts';
+
 import { messageOf } from '../../shared/errors.ts';
 import type { VmId } from '../../shared/ids.ts';
 import type { Log } from '../../shared/log.ts';
+import { backoffMs, pause } from '../../shared/retry.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
-import { applyFirstKeys, applyKeys } from './apply-keys.ts';
-import { fingerprintOfLine, keysAreAmong } from './authorized-line.ts';
+import { applyFirstKeys, applyKeys, fingerprintOfLine, keysAreAmong } from './apply-keys.ts';
 
 /** Long, because starting again costs a slow guest more. The ingress does not wait this long. */
 const APPLY_MS = 30_000;

@@ -9,8 +9,8 @@ import { closeSync, openSync, readFileSync, renameSync, rmSync, writeFileSync } 
 import { extname, join } from 'node:path';
 import type { Paths } from '../../config/paths.ts';
 import { present } from '../../shared/assert.ts';
-import { pause } from '../../shared/backoff.ts';
 import type { Log } from '../../shared/log.ts';
+import { pause } from '../../shared/retry.ts';
 import { identityOf, isAlive, type ProcessIdentity } from '../vm/process-identity.ts';
 import { fenceVms } from './fence.ts';
 import { leftMs, readLease } from './lease-file.ts';

@@ -16,9 +16,9 @@ import {
   CredentialRefused,
 } from '../../protocol/client.ts';
 import { type Assignment, DEFAULT_LEASE_MS } from '../../protocol/types.ts';
-import { pause } from '../../shared/backoff.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
+import { pause } from '../../shared/retry.ts';
 import { Signal } from '../../shared/signal.ts';
 import { bootMs } from '../vm/boot-clock.ts';
 import type { FoundVm } from '../vm/qemu-process.ts';

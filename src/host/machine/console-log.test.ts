@@ -6,8 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { test } from 'node:test';
-import { ConsoleLog, consoleTail } from './console-log.ts';
-import { readArrivals } from './console-times.ts';
+import { ConsoleLog, consoleTail, readArrivals } from './console-log.ts';
 
 test('a guest that prints without end is slowed down: its log stays small, and no output accumulates in memory', async (t) => {
   const folder = mkdtempSync(join(tmpdir(), 'berth-console-'));

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import fc from 'fast-check';
 import { readTimedConsole } from '../calls/read-console.ts';
-import { ConsoleTimes, readArrivals, timesPathOf } from './console-times.ts';
+import { ConsoleTimes, readArrivals, timesPathOf } from './console-log.ts';
 
 const BEGIN_MS = Date.UTC(2026, 10, 25);
 const iso = (ms: number) => new Date(BEGIN_MS + ms).toISOString();

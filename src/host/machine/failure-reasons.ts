@@ -5,7 +5,7 @@ import type { VmReasonCode } from '../../protocol/reasons.ts';
 import type { Reason } from '../../protocol/types.ts';
 import { messageOf } from '../../shared/errors.ts';
 import { ImageError } from '../image/host-images.ts';
-import { FencedError } from '../overlay/commit-outcome.ts';
+import { FencedError } from '../overlay/disk-state.ts';
 import { NoSpaceError } from '../vm/overlay.ts';
 import { consoleTail } from './console-log.ts';
 

@@ -3,12 +3,12 @@
  * may traverse the folder and cannot write to it.
  */
 import { chmod, mkdir, readdir, readFile, rm } from 'node:fs/promises';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import type { Consistency, MemoryRef, Reason, SegmentRef } from '../../protocol/types.ts';
 import { errnoOf } from '../../shared/errors.ts';
 import { type InstanceId, isId, type VmId } from '../../shared/ids.ts';
 import type { VmNetwork } from '../network/addresses.ts';
-import { writeFileDurably } from '../vm/durable-file.ts';
+import { syncFolder, writeFileDurably } from '../vm/durable-file.ts';
 import type { ProcessIdentity } from '../vm/process-identity.ts';
 
 /** A flush whose data is complete: what an adopting agent needs to finish it. */
@@ -76,7 +76,7 @@ export interface VmFolder {
   /** The sockets. The folder belongs to the VM's user until QEMU listens. */
   readonly runtime: string;
   readonly record: string;
-  /** What is lost and not reported yet (`unreported-loss.ts`). */
+  /** What is lost and not reported yet (`UnreportedLoss`). */
   readonly loss: string;
   /** The id of the last VM of which the control plane has told because it did not know it. */
   readonly unknown_vm: string;
@@ -125,4 +125,40 @@ export async function removeRecord(folder: VmFolder): Promise<void> {
 export async function listVmFolders(vms_dir: string): Promise<InstanceId[]> {
   const names = await readdir(vms_dir);
   return names.filter((name): name is InstanceId => isId('inst', name));
+}
+
+/**
+ * `loss.json` of a VM's folder: what is lost of an instance's disk or memory, until the control plane has told its owner.
+ *
+ * Invariant: the file is written durably before the loss is final (an overlay set aside, a guest started without its memory), and
+ * removed only after a report of it counted. So an agent that dies in between leaves the report to the next one.
+ */
+
+export interface UnreportedLoss {
+  readonly reason: Reason;
+  /** Of the boot that found it. */
+  readonly epoch: number;
+  /** A copy on this host has what is lost. No other host knows of this loss. */
+  readonly set_aside: boolean;
+}
+
+/** null: there is none, or the file is damaged. It is replaced whole. */
+export async function readLoss(folder: VmFolder): Promise<UnreportedLoss | null> {
+  try {
+    return JSON.parse(await readFile(folder.loss, 'utf8')) as UnreportedLoss;
+  } catch (error) {
+    if (error instanceof SyntaxError || errnoOf(error) === 'ENOENT') return null;
+    throw error;
+  }
+}
+
+export async function writeLoss(folder: VmFolder, loss: UnreportedLoss): Promise<void> {
+  await makeVmFolder(folder);
+  // An older power cut must not take the folder away.
+  await syncFolder(dirname(folder.folder));
+  await writeFileDurably(folder.loss, `${JSON.stringify(loss)}\n`);
+}
+
+export async function removeLoss(folder: VmFolder): Promise<void> {
+  await rm(folder.loss, { force: true });
 }

@@ -1,5 +1,5 @@
-import { backoffMs, pause } from '../../shared/backoff.ts';
 import type { InstanceId } from '../../shared/ids.ts';
+import { backoffMs, pause } from '../../shared/retry.ts';
 import type { HostContext } from '../host-context.ts';
 import { removeLimits } from '../vm/cgroup.ts';
 

@@ -1,7 +1,10 @@
 /**
  * Refuses this machine's new connections to a guest's ports, except to its sshd, until they are released, for a minute at most.
- * It has a table of its own, because each agent that starts replaces that of egress-rules.ts, perhaps in the middle of a stop.
+ * It has a table of its own, because each agent that starts replaces that of egress.ts, perhaps in the middle of a stop.
  */
+
+import { messageOf } from '../../shared/errors.ts';
+import { guestAddress } from './addresses.ts';
 import { runTool } from './run-tool.ts';
 
 /** Longer than a stop takes. An agent that dies in one would not release them. */
@@ -56,4 +59,25 @@ export function areHeld(network: Held, address: string): Promise<boolean> {
 export async function removeHeld(network: Held): Promise<void> {
   const table = tableOf(network);
   await runTool('nft', ['-f', '-'], `table ${table} {}\ndelete table ${table}\n`).catch(() => undefined);
+}
+
+/**
+ * Removes what the kernel still knows of a guest's connections once its VM has ended: for days, if nobody closed them. They would count
+ * against the next VM at this address, and fill the table that all guests share, and the host's own.
+ */
+
+/** In the guests' network, `path`, and in the host's. @throws why they cannot be removed */
+export async function forgetConnections(
+  { path }: { readonly path: string },
+  ssh_port: number,
+): Promise<void> {
+  const remove = ['conntrack', '-D', '-s', guestAddress(ssh_port)];
+  for (const [file = '', ...args] of [remove, ['nsenter', `--net=${path}`, '--', ...remove]]) {
+    try {
+      await runTool(file, args);
+    } catch (error) {
+      // There is none.
+      if (!messageOf(error).includes(' 0 flow entries')) throw error;
+    }
+  }
 }

@@ -7,16 +7,16 @@
 import { readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { messageOf } from '../../shared/errors.ts';
-import { egressTable } from '../vm/egress-rules.ts';
+import { egressTable } from '../vm/egress.ts';
 import { type GuestNetwork, mendGuestNetwork } from './guest-network.ts';
-import { hostChains } from './host-rules.ts';
 import { guestResolvers } from './resolvers.ts';
+import { hostChains } from './rules.ts';
 import { runTool } from './run-tool.ts';
 
 const IP_FORWARD = '/proc/sys/net/ipv4/ip_forward';
 
 export interface Mended {
-  /** For the table of egress-rules.ts. */
+  /** For the table of egress.ts. */
   readonly chains: readonly string[];
   /** What guests lack; for people. */
   readonly problem: string | null;

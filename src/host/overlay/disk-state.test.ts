@@ -2,8 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { HostContext } from '../host-context.ts';
 import type { VmRecord } from '../machine/record.ts';
-import { FencedError, HeadMovedError } from './commit-outcome.ts';
-import { DiskState } from './disk-state.ts';
+import { DiskState, FencedError, HeadMovedError } from './disk-state.ts';
 
 test('a commit is refused for good only where another placement has the disk', async () => {
   const before = { generation: 1, commit_id: 'one', epoch: 3, layers: [], keys: [] };

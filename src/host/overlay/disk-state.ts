@@ -4,24 +4,65 @@
  *
  * Invariant: the sidecar says `clean` only after the overlay is synced to the host's disk (`keepAsCache`), and never after a sync failed.
  */
+
 import { stat } from 'node:fs/promises';
 import type { BlockMap } from '../../disk-format/block-map.ts';
 import { diskPrefix } from '../../disk-format/disk-prefix.ts';
 import { type DataKey, KeyRing } from '../../disk-format/key-ring.ts';
 import { loadMap, readDirectory } from '../../disk-format/load-map.ts';
 import { SegmentCorruptError } from '../../disk-format/segment-format.ts';
-import { type ControlPlaneClient, DiskElsewhere } from '../../protocol/client.ts';
-import type { Consistency, DiskHead, SegmentRef } from '../../protocol/types.ts';
+import { type ControlPlaneClient, ControlPlaneUnavailable, DiskElsewhere } from '../../protocol/client.ts';
+import type { CommitResponse, Consistency, DiskHead, SegmentRef } from '../../protocol/types.ts';
 import { present } from '../../shared/assert.ts';
-import { pause } from '../../shared/backoff.ts';
 import { errnoOf } from '../../shared/errors.ts';
 import type { InstanceId, VmId } from '../../shared/ids.ts';
+import { backoffMs, pause } from '../../shared/retry.ts';
 import type { HostContext } from '../host-context.ts';
 import { syncFile } from '../vm/durable-file.ts';
 import { inspectOverlay, overlayPaths, removeOverlay } from '../vm/overlay.ts';
 import { type Filled, type OverlaySidecar, readSidecar, writeSidecar } from '../vm/sidecar.ts';
-import { askUntilKnown, commitUntilKnown, FencedError, HeadMovedError } from './commit-outcome.ts';
 import { type FoundOverlay, judgeOverlay, type OverlayVerdict, type RanSince } from './judge-overlay.ts';
+
+/** The outcomes of a commit to a disk, and the retries until the outcome is known. */
+
+/** Another placement has the disk. This machine must end, and its writes since its last commit are void. */
+export class FencedError extends Error {
+  override name = 'FencedError';
+}
+
+/**
+ * The head is another commit of this same VM: an earlier agent's commit succeeded after that agent died, or the database lost
+ * the newest commits. The overlay still holds everything; the next flush compares all of it and commits again.
+ */
+export class HeadMovedError extends Error {
+  override name = 'HeadMovedError';
+
+  constructor(generation: number) {
+    super(`the head is another generation ${generation} of this VM; flush again`);
+  }
+}
+
+/** Repeats a commit until its outcome is known. @throws FencedError */
+async function commitUntilKnown(
+  commit: () => Promise<CommitResponse>,
+  signal: AbortSignal,
+): Promise<string> {
+  const answer = await askUntilKnown(commit, signal);
+  if (answer.outcome === 'fenced') throw new FencedError(answer.why);
+  return answer.durable_at;
+}
+
+/** Repeats a request while the control plane is away. Once `signal` aborts, throws the last failure. */
+async function askUntilKnown<T>(ask: () => Promise<T>, signal: AbortSignal): Promise<T> {
+  for (let attempt = 0; ; attempt++) {
+    try {
+      return await ask();
+    } catch (error) {
+      if (!(error instanceof ControlPlaneUnavailable)) throw error;
+      if (!(await pause(backoffMs(attempt, 100, 3_000), signal))) throw error;
+    }
+  }
+}
 
 /** Until the answer to a commit is there; a read of the guest waits meanwhile. */
 const RELOAD_AGAIN_MS = 250;

@@ -9,14 +9,14 @@
  * segments, at a limited rate. Progress is not recorded, because QEMU skips existing clusters.
  */
 import { BLOCK_BYTES, FRAME_KIND } from '../../disk-format/segment-format.ts';
-import { backoffMs, pause } from '../../shared/backoff.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
+import { backoffMs, pause } from '../../shared/retry.ts';
 import { Signal } from '../../shared/signal.ts';
 import { BOOT_ORDER_MAX, DamagedError, type LazyDisk } from '../block/lazy-disk.ts';
 import type { NbdClient } from '../block/nbd-client.ts';
 import { NbdError } from '../block/nbd-export.ts';
-import type { OverlayExport } from './overlay-export.ts';
+import type { OverlayExport } from './lazy-overlay.ts';
 
 const FILL_BYTES_PER_SECOND = 32 * 1024 * 1024;
 /**

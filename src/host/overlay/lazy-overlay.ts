@@ -9,20 +9,19 @@
  * - the filling pauses during a flush, and no flush begins while reads wait: QEMU drains its reads before it takes a point in
  *   time, and its guest is paused until then.
  */
-import { type FileHandle, open } from 'node:fs/promises';
-import { join } from 'node:path';
+import { chmod, type FileHandle, open } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
 import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { LazyDisk } from '../block/lazy-disk.ts';
+import { NbdClient } from '../block/nbd-client.ts';
 import { NbdServer } from '../block/nbd-server.ts';
 import type { HostContext } from '../host-context.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { NODES, overlayNode } from '../vm/qemu-command.ts';
-import type { VmUser } from '../vm/uid.ts';
+import { prepareRuntimeDir, takeRuntimeDir, type VmUser } from '../vm/uid.ts';
 import type { LazyBacking } from '../vm/vm-spec.ts';
-import { FencedError } from './commit-outcome.ts';
-import type { DiskState, Placement } from './disk-state.ts';
+import { type DiskState, FencedError, type Placement } from './disk-state.ts';
 import { OverlayFill } from './fill-overlay.ts';
-import type { OverlayExport } from './overlay-export.ts';
 
 const EXPORT = 'lazy';
 /** QEMU's connection, and one that is being closed. Bounds what a hostile QEMU can make us hold. */
@@ -208,5 +207,84 @@ export class LazyOverlay {
     this.#disk.close();
     await Promise.all([cut, this.#fill?.stop()]);
     await this.#base.close();
+  }
+}
+
+/**
+ * QEMU's own read-only NBD export of a VM's overlay, for this agent alone. The filling copies through it, and a flush syncs the
+ * overlay through it. QEMU's NBD server starts at the first use and ends with QEMU.
+ */
+
+const OVERLAY_EXPORT = 'overlay';
+/** The filling's and a flush's, and one of each that is being closed. */
+const OVERLAY_CONNECTIONS = 4;
+
+export interface OverlayExportOptions {
+  readonly qmp: QmpClient;
+  readonly socket_path: string;
+  /** QEMU's user, who owns the socket's folder while QEMU creates the socket; null: our own user. */
+  readonly owner: VmUser | null;
+}
+
+export class OverlayExport {
+  readonly #options: OverlayExportOptions;
+  #served: Promise<void> | undefined;
+
+  constructor(options: OverlayExportOptions) {
+    this.#options = options;
+  }
+
+  /** @throws QmpError, NbdProtocolError, or the signal's reason */
+  async connect(signal: AbortSignal): Promise<NbdClient> {
+    this.#served ??= this.#serve().catch((error: unknown) => {
+      this.#served = undefined;
+      throw error;
+    });
+    await this.#served;
+    return NbdClient.connect({ path: this.#options.socket_path, export_name: OVERLAY_EXPORT, signal });
+  }
+
+  /** Ends the export, and its connections, until the next {@link connect}. */
+  async withdraw(): Promise<void> {
+    this.#served = undefined;
+    // Fails if there is none.
+    await this.#options.qmp.execute('nbd-server-stop', undefined).catch(() => undefined);
+  }
+
+  /**
+   * Makes QEMU write its cached part of the overlay, above all its tables, and sync the file.
+   * @throws NbdError if the host's disk fails; the signal's reason
+   */
+  async syncToDisk(signal: AbortSignal): Promise<void> {
+    const client = await this.connect(signal);
+    const onAbort = () => client.destroy();
+    signal.addEventListener('abort', onAbort, { once: true });
+    try {
+      await client.flush();
+      await client.disconnect();
+    } finally {
+      signal.removeEventListener('abort', onAbort);
+      client.destroy();
+    }
+  }
+
+  async #serve(): Promise<void> {
+    const { qmp, socket_path: path, owner } = this.#options;
+    // An earlier agent may have left a server.
+    await qmp.execute('nbd-server-stop', undefined).catch(() => undefined);
+    if (owner) prepareRuntimeDir(dirname(path), owner.uid, owner.gid);
+    await qmp.execute('nbd-server-start', {
+      addr: { type: 'unix', data: { path } },
+      'max-connections': OVERLAY_CONNECTIONS,
+    });
+    if (owner) takeRuntimeDir(dirname(path), owner.uid, [path]);
+    else await chmod(path, 0o600);
+    await qmp.execute('block-export-add', {
+      type: 'nbd',
+      id: OVERLAY_EXPORT,
+      'node-name': NODES.overlay,
+      name: OVERLAY_EXPORT,
+      writable: false,
+    });
   }
 }

@@ -5,8 +5,7 @@
 import { chown, copyFile, type FileHandle, open, truncate } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Jail } from '../vm/jail.ts';
-import { parseQcow2Header } from '../vm/qcow2-header.ts';
-import { qemuImg } from '../vm/qemu-img.ts';
+import { parseQcow2Header, qemuImg } from '../vm/overlay.ts';
 import { UnusableImageError } from './byte-source.ts';
 import { headOf } from './unpacked.ts';
 

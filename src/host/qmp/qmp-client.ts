@@ -16,7 +16,7 @@ import { messageOf } from '../../shared/errors.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
 import { LineSplitter } from './line-splitter.ts';
 import { PacedReader, ReadBudget } from './paced-reader.ts';
-import type { QmpArguments, QmpCommandName, QmpEvent, QmpReturn } from './types.ts';
+import type { JobInfo, JobState, QmpArguments, QmpCommandName, QmpEvent, QmpReturn } from './types.ts';
 
 const DEFAULT_TIMEOUT_MS = 10_000;
 /** Far above the largest reply: the sockets of a guest with thousands of connections. */
@@ -287,5 +287,55 @@ function deliver<T>(listener: (value: T) => void, value: T): void {
     queueMicrotask(() => {
       throw error;
     });
+  }
+}
+
+/**
+ * Waits for a QEMU block job. Jobs are created with `auto-dismiss=false`, so a finished one stays `concluded` until
+ * `job-dismiss`, and query-jobs shows a state whose event was missed.
+ */
+
+/** QEMU has no job with that id. */
+export class JobGoneError extends Error {
+  override name = 'JobGoneError';
+}
+
+/** A job in one of these states changes no more. */
+const FINAL: readonly JobState[] = ['concluded', 'null'];
+
+/**
+ * Resolves with the job once it is in one of `states` or in a final state (`concluded`: check `error`).
+ * Rejects with {@link JobGoneError}, QmpTimeoutError, QmpClosedError, or the signal's reason.
+ */
+export async function waitForJob(
+  client: QmpClient,
+  id: string,
+  states: readonly JobState[],
+  options: { readonly timeout_ms: number; readonly signal?: AbortSignal },
+): Promise<JobInfo> {
+  const deadline = performance.now() + options.timeout_ms;
+  for (;;) {
+    const left_ms = Math.max(1, Math.ceil(deadline - performance.now()));
+    const abandon = new AbortController();
+    const signal = options.signal ? AbortSignal.any([options.signal, abandon.signal]) : abandon.signal;
+    // Listen before asking, so that no change in between is missed.
+    const changed = client.waitForEvent(
+      (event) => event.event === 'JOB_STATUS_CHANGE' && event.data.id === id,
+      { timeout_ms: left_ms, signal },
+    );
+    try {
+      // The signal also ends the wait for a QEMU that does not reply.
+      const asked = client.execute('query-jobs', undefined, { timeout_ms: left_ms });
+      const jobs = await Promise.race([asked, changed.then(() => asked)]);
+      const job = jobs.find((candidate) => candidate.id === id);
+      if (!job) throw new JobGoneError(`QEMU has no job ${id}`);
+      if (states.includes(job.status) || FINAL.includes(job.status)) return job;
+      if (performance.now() >= deadline) {
+        throw new QmpTimeoutError(`job ${id} is still ${job.status} after ${options.timeout_ms} ms`);
+      }
+      await changed;
+    } finally {
+      abandon.abort();
+    }
   }
 }

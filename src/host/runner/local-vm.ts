@@ -6,30 +6,191 @@
  *
  * Invariant: at most one machine at a time, and none while the overlay is inspected or removed.
  */
+
 import { randomUUID } from 'node:crypto';
+import { existsSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { isDeepStrictEqual } from 'node:util';
 import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import type { Assignment, FlushResult, MemoryRef, Reason } from '../../protocol/types.ts';
 import { assert, present } from '../../shared/assert.ts';
 import type { InstanceId, VmId } from '../../shared/ids.ts';
-import { type FlushOptions, flushMachine } from '../flush/flush-machine.ts';
+import { type FlushOptions, flushMachine, settleFlush } from '../flush/flush-machine.ts';
 import { type HostContext, vmOwner } from '../host-context.ts';
-import type { Machine } from '../machine/machine.ts';
-import { readRecord, removeRecord, type VmFolder, type VmRecord, writeRecord } from '../machine/record.ts';
+import { Machine } from '../machine/machine.ts';
+import {
+  readLoss,
+  readRecord,
+  removeLoss,
+  removeRecord,
+  type UnreportedLoss,
+  type VmFolder,
+  type VmRecord,
+  writeLoss,
+  writeRecord,
+} from '../machine/record.ts';
 import { removeLimitsOf } from '../machine/remove-limits.ts';
-import { readLoss, removeLoss, type UnreportedLoss, writeLoss } from '../machine/unreported-loss.ts';
-import { HeadMovedError } from '../overlay/commit-outcome.ts';
-import { DiskState } from '../overlay/disk-state.ts';
-import type { NoteLoss } from '../overlay/prepare-overlay.ts';
+import { DiskState, FencedError, HeadMovedError, InstanceGoneError } from '../overlay/disk-state.ts';
+import { isLost, type RanSince, type SaidOfWrites, writesOf } from '../overlay/judge-overlay.ts';
+import { LazyOverlay } from '../overlay/lazy-overlay.ts';
+import { type NoteLoss, recoveredFrom, setAside } from '../overlay/prepare-overlay.ts';
 import { fillMachine, launchMachine } from '../start/launch-machine.ts';
 import { coldReason, launchOrResume } from '../start/resume-machine.ts';
 import { cancelSuspend, type SuspendOptions, suspendMachine } from '../suspend/suspend-machine.ts';
 import { allocatedBytes, overlayPaths, removeAside, removeOverlay } from '../vm/overlay.ts';
+import { isAlive, userOf } from '../vm/process-identity.ts';
 import { boundLog } from '../vm/qemu-process.ts';
-import { adoptMachine, isLaunched, type Retry, repairMachine } from './adopt-machine.ts';
+import { takeRuntimeDir, type VmUser } from '../vm/uid.ts';
+import { vmSockets } from '../vm/vm-spec.ts';
 import type { MachineView } from './decide.ts';
-import { findUnsavedWrites } from './unsaved-writes.ts';
+
+/**
+ * Adopts the machine that an earlier agent left, and completes or undoes the work that the agent's death interrupted: a freeze, a
+ * suspend, a flush, or the filling of an overlay.
+ *
+ * Invariant: the lazy export is served before QEMU is spoken to. QEMU may wait for a read, and answers nothing before it.
+ */
+
+export interface Adoption {
+  readonly context: HostContext;
+  readonly folder: VmFolder;
+  readonly record: VmRecord;
+  readonly disk: DiskState;
+  readonly changed: () => void;
+}
+
+/** Retries until it succeeds or the machine is gone. */
+export type Retry = (work: () => Promise<void>) => Promise<void>;
+
+/** null: its process is gone or was ended. On an error nothing is held, and the caller may try again. */
+async function adoptMachine(adoption: Adoption): Promise<Machine | null> {
+  const { context, folder, record, disk, changed } = adoption;
+  const owner = takeSockets(adoption);
+  const lazy = await serveAgain(adoption, owner);
+  const options = { folder, record, log: context.log, changed, lazy, owner, guest_network: context.network };
+  const machine = await Machine.adopt(options).catch(async (error: unknown) => {
+    await lazy?.close();
+    throw error;
+  });
+  if (!machine) {
+    await lazy?.close();
+    return null;
+  }
+  if (!isLaunched(record)) {
+    await machine.end();
+    return null;
+  }
+  disk.setOverlayImage(record.image_version);
+  context.log.info({ vm_id: record.vm_id, pid: record.identity.pid }, 'VM adopted');
+  return machine;
+}
+
+/** False: the agent died during the launch, and nobody has used the guest. The launch begins again. */
+function isLaunched({ released, template }: VmRecord): boolean {
+  return released && template?.awake !== false;
+}
+
+/** Finishes or undoes what the earlier agent had begun with this machine. */
+async function repairMachine(machine: Machine, disk: DiskState, retry: Retry): Promise<void> {
+  // With durable memory no flush is left to settle, and the disk must not change.
+  if (machine.record.memory) return;
+  if (machine.record.suspending) await retry(() => cancelSuspend(machine));
+  await retry(() => unlessFenced(settleFlush(machine, disk)));
+  const { lazy } = machine;
+  if (!lazy) return;
+  await retry(() =>
+    unlessFenced(
+      (async () => {
+        await disk.refresh();
+        fillMachine(machine, lazy);
+      })(),
+    ),
+  );
+}
+
+/** Before any file in the sockets' folder is touched: an earlier agent may have left the folder to the VM's user. */
+function takeSockets({ context, folder: { runtime }, record }: Adoption): VmUser | null {
+  const { vm_gid: gid } = context;
+  const uid = gid === null ? null : userOf(record.identity);
+  if (uid === null || gid === null) return null;
+  if (existsSync(runtime)) takeRuntimeDir(runtime, uid, Object.values(vmSockets(runtime)));
+  return { uid, gid };
+}
+
+async function serveAgain(
+  { context, folder, record, disk }: Adoption,
+  owner: VmUser | null,
+): Promise<LazyOverlay | null> {
+  const { lazy } = record;
+  if (!lazy || !isAlive(record.identity)) return null;
+  disk.setFilled('no');
+  return LazyOverlay.open({ context, runtime_dir: folder.runtime, disk, owner, ...lazy });
+}
+
+/** A fenced VM needs no repair: it is ended once its assignment arrives. */
+async function unlessFenced(work: Promise<void>): Promise<void> {
+  try {
+    await work;
+  } catch (error) {
+    if (!(error instanceof FencedError)) throw error;
+  }
+}
+
+/**
+ * Whether the overlay of an instance without a machine holds writes beyond the head, and whether a boot's writes are lost. The
+ * runner inspects the overlay before it decides: a stop saves such writes, and a loss is reported once.
+ */
+
+export interface UnsavedWrites {
+  /** The overlay holds writes beyond the head. */
+  readonly unsaved: boolean;
+  /** The head that has everything that guests have written; null: none has, or it is not known. */
+  readonly saved_by: string | null;
+  /** Why writes of a boot are lost; null: none are. */
+  readonly lost: Reason | null;
+}
+
+/** `last`: the record of the last machine here. `noteLoss` is called before an overlay is set aside. */
+export async function findUnsavedWrites(
+  {
+    context,
+    disk,
+    noteLoss,
+  }: {
+    readonly context: Pick<HostContext, 'log'> & { readonly paths: Pick<HostContext['paths'], 'overlays'> };
+    readonly disk: DiskState;
+    readonly noteLoss: NoteLoss;
+  },
+  assignment: Pick<Assignment, 'vm_id' | 'epoch'> & RanSince & SaidOfWrites,
+  last: VmRecord | null,
+): Promise<UnsavedWrites> {
+  const { instance_id } = disk;
+  try {
+    const { commit_id, generation } = await disk.refresh(assignment.epoch);
+    const verdict = await disk.judgeOverlay(assignment);
+    const writes = writesOf(assignment, last?.vm_id === assignment.vm_id && last.ran);
+    // What a boot with memory does with its overlay depends on whether the memory is consumed.
+    if (verdict.use === 'unsaved' && !assignment.suspended)
+      return { unsaved: true, saved_by: null, lost: null };
+    const recovered = recoveredFrom(generation, 'the next one', verdict);
+    // The head is all that the guest wrote, and its memory matches that head alone.
+    if (verdict.use === 'unsaved' && verdict.otherwise === 'remove')
+      await removeOverlay(context.paths.overlays, instance_id);
+    else if (verdict.use === 'unsaved') {
+      await noteLoss(recovered, true);
+      await setAside({ context, instance_id, disk });
+      return { unsaved: false, saved_by: null, lost: recovered };
+    } else if (isLost(verdict, writes)) {
+      await noteLoss(recovered, false);
+      return { unsaved: false, saved_by: null, lost: recovered };
+    }
+    return { unsaved: false, saved_by: commit_id, lost: null };
+  } catch (error) {
+    // The next step finds the same, and reports it.
+    if (!(error instanceof InstanceGoneError || error instanceof FencedError)) throw error;
+    return { unsaved: false, saved_by: null, lost: null };
+  }
+}
 
 const QEMU_LOG_MAX_BYTES = 1024 * 1024;
 

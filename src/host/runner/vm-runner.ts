@@ -13,25 +13,89 @@
  * Steps never overlap; a failed step is retried with backoff. `decide.ts` chooses the step, and says what interrupts it. Keys
  * are pushed beside the steps, because they must not wait for a long flush.
  */
-import type { Assignment } from '../../protocol/types.ts';
-import { backoffMs, pause } from '../../shared/backoff.ts';
+import { ControlPlaneUnavailable } from '../../protocol/client.ts';
+import type { FileSystemUse } from '../../protocol/host-types.ts';
+import type {
+  Assignment,
+  FlushFailure,
+  FlushReport,
+  KeysReport,
+  Report,
+  ReportResponse,
+} from '../../protocol/types.ts';
 import type { InstanceId } from '../../shared/ids.ts';
-import { retryWithBackoff } from '../../shared/retry.ts';
+import { backoffMs, pause, retryWithBackoff } from '../../shared/retry.ts';
 import { Signal } from '../../shared/signal.ts';
 import { inWork, type TraceContext } from '../../shared/tracing.ts';
 import { AutoFlush } from '../flush/auto-flush.ts';
+import { rootFileSystemUse } from '../guest/guest-use.ts';
 import type { HostContext } from '../host-context.ts';
-import { linesWithEnvironment } from '../keys/authorized-line.ts';
+import { linesWithEnvironment } from '../keys/apply-keys.ts';
 import { KeyPusher } from '../keys/key-pusher.ts';
 import { reportLogins } from '../keys/login-watch.ts';
 import type { Machine } from '../machine/machine.ts';
 import { vmFolder } from '../machine/record.ts';
-import { SecretPusher } from '../secrets/secret-pusher.ts';
-import { sessionEnvironment } from '../secrets/session-environment.ts';
+import { SecretPusher, sessionEnvironment } from '../secrets/secret-pusher.ts';
 import { decide, hasEnded, interrupts, isFinished, type Situation, type Step } from './decide.ts';
 import { LocalVm } from './local-vm.ts';
-import { Reporter } from './reporter.ts';
 import { VmSteps } from './vm-steps.ts';
+
+/** Reports observations to the control plane, and retries until it has answered. */
+export class Reporter {
+  readonly #context: Pick<HostContext, 'client' | 'log'>;
+  readonly #closing: AbortSignal;
+
+  readonly #beforeReport: () => Promise<void>;
+
+  /** `beforeReport`: tells the control plane what an observation would end there. */
+  constructor(
+    context: Pick<HostContext, 'client' | 'log'>,
+    closing: AbortSignal,
+    beforeReport: () => Promise<void>,
+  ) {
+    this.#beforeReport = beforeReport;
+    this.#context = context;
+    this.#closing = closing;
+  }
+
+  /** `fenced`: the VM belongs to another placement. @throws the closing signal's reason */
+  async report(report: Report): Promise<ReportResponse['outcome']> {
+    const { outcome } = await this.#untilAnswered(async () => {
+      await this.#beforeReport();
+      return this.#context.client.report(report);
+    });
+    return outcome;
+  }
+
+  async suspended(report: Report): Promise<ReportResponse['outcome']> {
+    return (await this.#untilAnswered(() => this.#context.client.report(report))).outcome;
+  }
+
+  async flush(report: FlushReport): Promise<void> {
+    await this.#untilAnswered(() => this.#context.client.reportFlush(report));
+  }
+
+  async flushFailure(failure: FlushFailure): Promise<void> {
+    await this.#untilAnswered(() => this.#context.client.reportFlushFailure(failure));
+  }
+
+  async keys(report: KeysReport): Promise<void> {
+    await this.#untilAnswered(() => this.#context.client.reportKeys(report));
+  }
+
+  async #untilAnswered(send: () => Promise<ReportResponse>): Promise<ReportResponse> {
+    for (let attempt = 0; ; attempt++) {
+      this.#closing.throwIfAborted();
+      try {
+        return await send();
+      } catch (error) {
+        if (!(error instanceof ControlPlaneUnavailable)) throw error;
+        if (attempt === 3) this.#context.log.warn('reports wait for the control plane');
+        await pause(backoffMs(attempt, 100, 2_000), this.#closing);
+      }
+    }
+  }
+}
 
 interface StepUnderWay {
   readonly name: Step;
@@ -264,4 +328,14 @@ const ASKED_FOR: ReadonlySet<Step> = new Set([
 function contextOf(step: Step, assignment: Assignment | null): TraceContext | undefined {
   if (step === 'flush' || step === 'save_offline') return assignment?.flush_trace_context;
   return ASKED_FOR.has(step) ? assignment?.trace_context : undefined;
+}
+
+/** It starts a process in the guest, which may be busy. */
+const ROOT_USE_MS = 2_000;
+
+/** How full the guest's root file system is; null: unknown. A guest that is being flushed is not asked. */
+export async function rootUse(runner: VmRunner): Promise<FileSystemUse | null> {
+  const machine = runner.machineOf();
+  if (!machine || !runner.isQuiet) return null;
+  return rootFileSystemUse(machine.agent, { timeout_ms: ROOT_USE_MS }).catch(() => null);
 }

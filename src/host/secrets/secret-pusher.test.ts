@@ -1,8 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { createLog } from '../../shared/log.ts';
-import { GuestAgentError } from '../guest/agent-errors.ts';
-import type { GuestAgent } from '../guest/guest-agent.ts';
+import { type GuestAgent, GuestAgentError } from '../guest/guest-agent.ts';
 import { type MachineWithSecrets, SecretPusher } from './secret-pusher.ts';
 
 /** A guest agent that runs apply-secrets.sh, or fails as often as it is told to. */

@@ -8,6 +8,7 @@
  * leaves no process, and no overlay that it made. Where there is saved memory, no guest runs, from it or without it, before this
  * boot has consumed it.
  */
+import type { FileHandle } from 'node:fs/promises';
 import { consumeMemory, MemoryConsumedError } from '../../disk-format/memory-format.ts';
 import type { Assignment, DiskHead, MemoryRef, Reason } from '../../protocol/types.ts';
 import { messageOf } from '../../shared/errors.ts';
@@ -23,20 +24,64 @@ import { type NoteLoss, prepareOverlay } from '../overlay/prepare-overlay.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { checkFit, loadMemory } from '../suspend/load-memory.ts';
 import type { Template } from '../template/template-files.ts';
-import { wakeMachine } from '../template/wake-machine.ts';
-import { limitDisk } from '../vm/disk-limits.ts';
+import { loadTemplate, wakeMachine } from '../template/wake-machine.ts';
+import { limitDisk } from '../vm/cgroup.ts';
 import { removeOverlay } from '../vm/overlay.ts';
 import { killProcess, waitForExit } from '../vm/process-identity.ts';
 import { macAddress, NODES } from '../vm/qemu-command.ts';
 import type { VmUser } from '../vm/uid.ts';
 import { vmSockets } from '../vm/vm-spec.ts';
 import { type LaunchedQemu, launchQemu, makeFolders, sizeOf } from './launch-qemu.ts';
-import {
-  loadTemplateMemory,
-  openTemplateMemory,
-  TemplateError,
-  type TemplateMemory,
-} from './template-memory.ts';
+
+/** The memory of a template, opened for a launch and loaded into its QEMU. */
+
+/** The template failed and its machine is gone: boot without it. */
+export class TemplateError extends Error {
+  override name = 'TemplateError';
+  readonly template: Template;
+
+  constructor(template: Template, cause: unknown) {
+    super(messageOf(cause), { cause });
+    this.template = template;
+  }
+}
+
+export interface TemplateMemory extends AsyncDisposable {
+  readonly template: Template;
+  readonly file: FileHandle;
+  readonly verified: Promise<void>;
+}
+
+/** @throws TemplateError */
+async function openTemplateMemory(
+  { templates }: HostContext,
+  template: Template,
+): Promise<TemplateMemory> {
+  try {
+    const { file, verified } = await templates.open(template);
+    const close = async () => {
+      // The verification reads the file.
+      await verified.catch(() => undefined);
+      await file.close();
+    };
+    return { template, file, verified, [Symbol.asyncDispose]: close };
+  } catch (error) {
+    throw new TemplateError(template, error);
+  }
+}
+
+/** @throws TemplateError, or the signal's reason */
+async function loadTemplateMemory(
+  { template, verified }: TemplateMemory,
+  into: { readonly qmp: QmpClient; readonly qemu_log: string; readonly signal: AbortSignal },
+): Promise<void> {
+  try {
+    await loadTemplate(template, verified, into);
+  } catch (error) {
+    into.signal.throwIfAborted();
+    throw new TemplateError(template, error);
+  }
+}
 
 const EXIT_MS = 10_000;
 

@@ -13,8 +13,8 @@ import { type ObjectStore, ObjectStoreUnavailableError } from '../../object-stor
 import { ControlPlaneUnavailable } from '../../protocol/client.ts';
 import type { MemoryRef, Reason } from '../../protocol/types.ts';
 import { assert } from '../../shared/assert.ts';
-import { backoffMs, pause } from '../../shared/backoff.ts';
 import type { Log } from '../../shared/log.ts';
+import { backoffMs, pause } from '../../shared/retry.ts';
 import { LeaseOverError } from '../lease/host-lease.ts';
 import { reasonFor } from '../machine/failure-reasons.ts';
 import type { Machine } from '../machine/machine.ts';
@@ -27,8 +27,8 @@ import {
   type Launch,
   launchMachine,
   MayBeConsumedError,
+  TemplateError,
 } from './launch-machine.ts';
-import { TemplateError } from './template-memory.ts';
 
 /** How long a passing failure is retried before the start is given up. */
 const PATIENCE_MS = 60_000;

@@ -16,14 +16,12 @@
 import { join } from 'node:path';
 import { discardMemory, storeMemory } from '../../disk-format/memory-format.ts';
 import type { Consistency, MemoryRef } from '../../protocol/types.ts';
-import { backoffMs, pause } from '../../shared/backoff.ts';
-import { retryWithBackoff } from '../../shared/retry.ts';
+import { backoffMs, pause, retryWithBackoff } from '../../shared/retry.ts';
 import { type FlushContext, flushMachine, prepareFlush } from '../flush/flush-machine.ts';
 import { freeze, thaw } from '../flush/freeze.ts';
 import type { HostContext } from '../host-context.ts';
 import type { Machine } from '../machine/machine.ts';
-import { FencedError } from '../overlay/commit-outcome.ts';
-import type { DiskState } from '../overlay/disk-state.ts';
+import { type DiskState, FencedError } from '../overlay/disk-state.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { hardwareTraits, qemuVersion } from '../vm/machine-traits.ts';
 import { maxStreamBytes, saveStream } from '../vm/migration.ts';

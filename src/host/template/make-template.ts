@@ -11,7 +11,7 @@ import { chmod, mkdir, rm } from 'node:fs/promises';
 import { setPriority } from 'node:os';
 import { join } from 'node:path';
 import { newId } from '../../shared/ids.ts';
-import { openAgentChannel } from '../guest/agent-channel.ts';
+import { openAgentChannel } from '../guest/guest-agent.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { freeLoopbackPort } from '../vm/free-port.ts';
 import { filesOfVm, type Jail } from '../vm/jail.ts';

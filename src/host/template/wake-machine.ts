@@ -3,7 +3,7 @@
  * then the guest has no disk, network or secret, and runs only its first process, which waits (guest/initrd/init).
  */
 import { randomBytes } from 'node:crypto';
-import { openAgentChannel } from '../guest/agent-channel.ts';
+import { openAgentChannel } from '../guest/guest-agent.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import { differenceOf, qemuVersion } from '../vm/machine-traits.ts';
 import { loadFile } from '../vm/migration.ts';

@@ -4,15 +4,16 @@
  * It is at the top, not below the agent's group, because a service manager that ends that group must not end the VMs.
  * Invariant: either every controller of {@link CONTROLLERS} limits the process, or the reason is returned. If there is an I/O
  * controller, the process is in its group too, so VMs have equal shares of a disk whose scheduler supports shares.
- * `disk-limits.ts` limits their rates.
+ * `below` limits their rates.
  */
 import { existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
-import { assert } from '../../shared/assert.ts';
+import { assert, present } from '../../shared/assert.ts';
 import { errnoOf, messageOf } from '../../shared/errors.ts';
 import { isId } from '../../shared/ids.ts';
-import { TCG_CACHE_MIB } from './qemu-command.ts';
+import type { QmpClient } from '../qmp/qmp-client.ts';
+import { DEVICES, TCG_CACHE_MIB } from './qemu-command.ts';
 import type { Accelerator } from './vm-spec.ts';
 
 const CONTROLLERS = ['cpu', 'memory', 'pids'] as const;
@@ -199,4 +200,33 @@ function limitV2(root: string, name: Group, pid: number, limits: VmLimits): void
   if (existsSync(join(group, 'memory.swap.max'))) writeFileSync(join(group, 'memory.swap.max'), '0');
   writeFileSync(join(group, 'pids.max'), String(limits.pids));
   writeFileSync(join(group, 'cgroup.procs'), String(pid));
+}
+
+/**
+ * Limits the I/O rate of one VM's disk in QEMU, so that no guest takes the whole disk of the host. The burst allows for a
+ * boot, a build or the start of a database. A flush, which QEMU does itself, does not count.
+ */
+
+const MIB = 2 ** 20;
+/** Seconds. */
+const BURST_LENGTH = 10;
+
+export const DISK_LIMITS = {
+  bps: 512 * MIB,
+  iops: 25_000,
+  bps_max: 2_048 * MIB,
+  iops_max: 100_000,
+} as const;
+
+/** Call it before the guest runs. */
+export async function limitDisk(qmp: QmpClient): Promise<void> {
+  const { bps, iops, bps_max, iops_max } = DISK_LIMITS;
+  const all = await qmp.execute('query-block', undefined);
+  // On PCI its path contains the device's name.
+  const disk = all.find(({ qdev }) => qdev?.split('/').includes(DEVICES.disk));
+  await qmp.execute('block_set_io_throttle', {
+    id: present(disk?.qdev, 'the path of the disk'),
+    ...{ bps, bps_rd: 0, bps_wr: 0, iops, iops_rd: 0, iops_wr: 0 },
+    ...{ bps_max, bps_max_length: BURST_LENGTH, iops_max, iops_max_length: BURST_LENGTH },
+  });
 }

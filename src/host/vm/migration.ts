@@ -3,7 +3,7 @@ import { chmod, chown, rm } from 'node:fs/promises';
 import { connect, createServer, type Socket } from 'node:net';
 import { addAbortSignal, Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { pause } from '../../shared/backoff.ts';
+import { pause } from '../../shared/retry.ts';
 import type { QmpClient } from '../qmp/qmp-client.ts';
 import type { QmpEvent } from '../qmp/types.ts';
 import { logTail, MEMORY_FD } from './qemu-process.ts';

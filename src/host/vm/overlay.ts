@@ -9,17 +9,111 @@
  * - an overlay belongs to its VM's user and may have any content: its header is checked, and programs that parse it run as
  *   that user.
  */
+import { execFile } from 'node:child_process';
 import { constants } from 'node:fs';
 import { chown, copyFile, mkdir, open, readdir, rename, rm, stat, statfs } from 'node:fs/promises';
 import { isAbsolute, join } from 'node:path';
+import { promisify } from 'node:util';
 import { assert } from '../../shared/assert.ts';
 import { errnoOf, messageOf } from '../../shared/errors.ts';
 import { type InstanceId, isId } from '../../shared/ids.ts';
 import { syncFile, syncFolder } from './durable-file.ts';
-import type { Jail } from './jail.ts';
-import { overlayProblem, parseQcow2Header, QCOW2_HEADER_BYTES } from './qcow2-header.ts';
-import { qemuImg } from './qemu-img.ts';
+import { asUser, CLEAN_ENV, inJail, type Jail, type JailFiles } from './jail.ts';
 import type { VmUser } from './uid.ts';
+
+/**
+ * The header of a qcow2 file (docs/interop/qcow2.txt in QEMU's tree; numbers are big-endian): what must be known of a file that
+ * somebody else could write before a program of QEMU's opens it, which follows the names of files that a header has.
+ */
+
+export const QCOW2_HEADER_BYTES = 112;
+const MAGIC = 'QFI\xfb';
+const FEATURES = { dirty: 1n << 0n, corrupt: 1n << 1n, data_file: 1n << 2n, extended_l2: 1n << 4n } as const;
+/** What overlays are made with, and what QEMU sets while it writes one. */
+const OVERLAY_FEATURES = FEATURES.dirty | FEATURES.extended_l2;
+
+export interface Qcow2Header {
+  readonly version: number;
+  /** Of the disk that it holds. */
+  readonly size_bytes: number;
+  readonly has_backing_file: boolean;
+  readonly has_data_file: boolean;
+  readonly is_encrypted: boolean;
+  readonly snapshots: number;
+  readonly features: bigint;
+}
+
+/** Null: it has no such header. */
+export function parseQcow2Header(head: Buffer): Qcow2Header | null {
+  if (head.length < 72 || head.toString('latin1', 0, 4) !== MAGIC) return null;
+  const version = head.readUInt32BE(4);
+  // Version 2 has no features.
+  if (version >= 3 && head.length < 104) return null;
+  const features = version >= 3 ? head.readBigUInt64BE(72) : 0n;
+  return {
+    version,
+    size_bytes: Number(head.readBigUInt64BE(24)),
+    has_backing_file: head.readBigUInt64BE(8) !== 0n,
+    has_data_file: (features & FEATURES.data_file) !== 0n,
+    is_encrypted: head.readUInt32BE(32) !== 0,
+    snapshots: head.readUInt32BE(60),
+    features,
+  };
+}
+
+/** What an overlay's header has that no QEMU of ours writes there; null: nothing. */
+export function overlayProblem(header: Qcow2Header | null): string | null {
+  if (!header) return 'it has no qcow2 header';
+  const { version, size_bytes, features } = header;
+  if (header.has_backing_file) return 'it names a backing file';
+  if (header.has_data_file) return 'it names a data file';
+  if (header.is_encrypted) return 'it says that it is encrypted';
+  if (header.snapshots > 0) return 'it has snapshots';
+  if (version !== 3) return `it is of version ${version}`;
+  if ((features & FEATURES.corrupt) !== 0n) return 'QEMU has marked it as damaged';
+  if ((features & ~OVERLAY_FEATURES) !== 0n) return 'it has features that no overlay has';
+  if (size_bytes === 0 || size_bytes % 512 !== 0 || !Number.isSafeInteger(size_bytes))
+    return 'its size is none of a disk';
+  return null;
+}
+
+/**
+ * Runs qemu-img on an untrusted file. As it parses the file, it runs as the file's user (or as root without capabilities, for
+ * an operator's file), in a jail with only that file if the host has jails, and with limited time and memory.
+ */
+
+const run = promisify(execFile);
+const MEMORY_BYTES = 2 ** 30;
+
+export interface QemuImgRun {
+  readonly qemu_img_binary: string;
+  /** `operator`: the present user; null: the same, on hosts where VMs run as the agent's user. */
+  readonly user: VmUser | 'operator' | null;
+  readonly jail: Jail | null;
+  /** The only files that it may open. */
+  readonly files: JailFiles;
+  readonly timeout_ms?: number;
+  readonly signal?: AbortSignal;
+}
+
+/** Rejects like execFile, with `stderr`. */
+export async function qemuImg(args: readonly string[], options: QemuImgRun): Promise<{ stdout: string }> {
+  const { user, jail, files, timeout_ms, signal } = options;
+  const bounded = ['prlimit', `--as=${MEMORY_BYTES}`, '--core=0', '--', options.qemu_img_binary, ...args];
+  const [file = '', ...rest] =
+    jail && user !== null
+      ? inJail({ jail, user, files }, bounded)
+      : user === null || user === 'operator'
+        ? bounded
+        : [...asUser(user), ...bounded];
+  return run(file, rest, {
+    env: CLEAN_ENV,
+    cwd: '/',
+    killSignal: 'SIGKILL',
+    ...(timeout_ms === undefined ? {} : { timeout: timeout_ms }),
+    ...(signal ? { signal } : {}),
+  });
+}
 
 const QEMU_IMG_MS = 30_000;
 const SECTOR_BYTES = 512;

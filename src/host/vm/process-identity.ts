@@ -4,8 +4,8 @@
  * Invariant: no other process with the same pid is signalled or taken for alive.
  */
 import { readdirSync, readFileSync } from 'node:fs';
-import { pause } from '../../shared/backoff.ts';
 import { errnoOf } from '../../shared/errors.ts';
+import { pause } from '../../shared/retry.ts';
 import { bootId } from './boot-clock.ts';
 
 export interface ProcessIdentity {

@@ -1,8 +1,8 @@
 /** Berth's own paths below `/.berth`, which no guest gets: tickets of browsers, and which names a proxy may get certificates for. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { ControlPlaneClient } from '../../protocol/client.ts';
-import type { HttpRoute } from '../../protocol/http-port-types.ts';
-import { isLoopback } from '../../shared/loopback.ts';
+import type { HttpRoute } from '../../protocol/ingress-types.ts';
+import { isLoopback } from '../../shared/networks.ts';
 import { newRequestId } from '../../shared/request-id.ts';
 import { cookieName } from './fields.ts';
 import type { Answering } from './incoming.ts';

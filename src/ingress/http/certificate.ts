@@ -1,9 +1,9 @@
 /** The certificate of HTTP ports: read at the start, and again when its files change. A pair that does not fit is not used. */
 import { readFile, stat } from 'node:fs/promises';
 import { createSecureContext } from 'node:tls';
-import { pause } from '../../shared/backoff.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
+import { pause } from '../../shared/retry.ts';
 import type { Certificate } from './listener.ts';
 
 const LOOK_MS = 2_000;

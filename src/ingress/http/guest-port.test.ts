@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { HttpRoute } from '../../protocol/http-port-types.ts';
+import type { HttpRoute } from '../../protocol/ingress-types.ts';
 import { newId } from '../../shared/ids.ts';
 import { createLog } from '../../shared/log.ts';
 import { GuestPort } from './guest-port.ts';

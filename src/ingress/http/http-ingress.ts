@@ -1,7 +1,8 @@
 /** The listener of HTTP ports in its process: opens its address, again and again if that is taken, and follows its certificate. */
-import { pause } from '../../shared/backoff.ts';
+
 import type { ConnectionBudget } from '../../shared/connection-budget.ts';
 import { errnoOf, messageOf } from '../../shared/errors.ts';
+import { pause } from '../../shared/retry.ts';
 import { type CertificateFiles, followCertificate, readCertificate } from './certificate.ts';
 import { HttpProxy, type HttpProxyOptions } from './http-proxy.ts';
 import { HttpListener } from './listener.ts';

@@ -9,13 +9,13 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Duplex, Writable } from 'node:stream';
 import type { ControlPlaneClient } from '../../protocol/client.ts';
-import type { HttpRoute } from '../../protocol/http-port-types.ts';
+import type { HttpRoute } from '../../protocol/ingress-types.ts';
 import { cutOff } from '../../shared/answer.ts';
-import { pause } from '../../shared/backoff.ts';
 import { endAfterFault } from '../../shared/contain.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { HttpPortId } from '../../shared/ids.ts';
 import type { Log } from '../../shared/log.ts';
+import { pause } from '../../shared/retry.ts';
 import { type RouteChange, RouteFollower } from '../route-follower.ts';
 import { answerOwnPath, isOwnPath, isTlsQuestion } from './berth-paths.ts';
 import { Exchange, forward } from './exchange.ts';

@@ -11,7 +11,7 @@ import {
   type RequestHead,
   valuesOf,
 } from '../../shared/http-request.ts';
-import type { TrustedProxies } from '../../shared/trusted-proxies.ts';
+import type { TrustedProxies } from '../../shared/networks.ts';
 import { type Client, type Credential, credentialOf } from './fields.ts';
 import { ambiguous } from './refusal.ts';
 

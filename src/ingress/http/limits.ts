@@ -1,4 +1,4 @@
-import { filesForConnections } from '../../shared/open-files.ts';
+import { filesForConnections } from '../../shared/connection-budget.ts';
 
 /** Limits of the HTTP listener: per instance, so that one cannot exhaust it, and in total. */
 export interface HttpLimits {

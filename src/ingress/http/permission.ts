@@ -4,7 +4,7 @@
  */
 import { hash } from 'node:crypto';
 import type { ControlPlaneClient } from '../../protocol/client.ts';
-import type { AuthoriseHttpResponse, HttpRoute } from '../../protocol/http-port-types.ts';
+import type { AuthoriseHttpResponse, HttpRoute } from '../../protocol/ingress-types.ts';
 import type { Credential } from './fields.ts';
 import type { HttpLimits } from './limits.ts';
 import { notFound, Refusal, unauthenticated, unavailable } from './refusal.ts';

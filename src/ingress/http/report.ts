@@ -1,10 +1,10 @@
 /** Reports to the control plane what each port was used for. What did not arrive is in the next report. */
 import { BATCHES, BatchSender } from '../../protocol/batches.ts';
 import type { ControlPlaneClient } from '../../protocol/client.ts';
-import { STATUS_CLASSES } from '../../protocol/http-port-types.ts';
+import { STATUS_CLASSES } from '../../protocol/ingress-types.ts';
 import { present } from '../../shared/assert.ts';
-import { pause } from '../../shared/backoff.ts';
 import type { Log } from '../../shared/log.ts';
+import { pause } from '../../shared/retry.ts';
 import type { GuestPort, PortUse } from './guest-port.ts';
 
 const NONE: readonly number[] = STATUS_CLASSES.map(() => 0);

@@ -1,5 +1,5 @@
 /** The routes of all HTTP ports, by hostname and by instance. */
-import type { HttpRoute } from '../../protocol/http-port-types.ts';
+import type { HttpRoute } from '../../protocol/ingress-types.ts';
 import type { HttpPortId, InstanceId } from '../../shared/ids.ts';
 import type { RouteChange } from '../route-follower.ts';
 

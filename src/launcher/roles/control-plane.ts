@@ -43,23 +43,26 @@ import { runTasks } from '../../control-plane/tasks/run-tasks.ts';
 import { Outbound } from '../../control-plane/webhooks/outbound/outbound.ts';
 import { runSenders } from '../../control-plane/webhooks/senders.ts';
 import { fenceVms } from '../../host/lease/fence.ts';
-import { ownStore } from '../../object-store/claim-store.ts';
 import { type ObjectStore, ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
 import { openStore } from '../../object-store/open-store.ts';
 import { S3Store } from '../../object-store/s3-store.ts';
-import { type MarkedStore, WrongStoreError } from '../../object-store/store-mark.ts';
-import { boundHttp, ConnectionBudget, type ConnectionBudgetOptions } from '../../shared/connection-budget.ts';
+import { type MarkedStore, ownStore, WrongStoreError } from '../../object-store/store-mark.ts';
+import {
+  boundHttp,
+  ConnectionBudget,
+  type ConnectionBudgetOptions,
+  filesForConnections,
+  openFilesLimit,
+} from '../../shared/connection-budget.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
-import { filesForConnections, openFilesLimit } from '../../shared/open-files.ts';
+import { TrustedProxies } from '../../shared/networks.ts';
 import { Sealer } from '../../shared/seal.ts';
-import { TrustedProxies } from '../../shared/trusted-proxies.ts';
-import { readHostToken, readIngressSecret, readSecretKey } from '../data-folder.ts';
+import { readHostToken, readIngressSecret, readSecretKey, weakFiles } from '../data-folder.ts';
 import { keepFirstLogin } from '../first-login.ts';
 import { fullDisk } from '../full-disk.ts';
-import { outgoingPorts } from '../outgoing-ports.ts';
+import { outgoingPorts } from '../reachable.ts';
 import { type Say, StartError } from '../start-error.ts';
-import { weakFiles } from '../weak-files.ts';
 import { refuseWrongKey } from '../wrong-key.ts';
 import { aborted } from './shutdown.ts';
 

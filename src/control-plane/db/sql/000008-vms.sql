@@ -87,7 +87,7 @@ create table metric_samples (
   seconds     integer not null check (seconds in (60, 3600)),
   -- The measured minutes of the period.
   minutes     smallint not null,
-  -- Of each of METRICS (protocol/metric-types.ts), in its order; an element is null where none was measured.
+  -- Of each of METRICS (protocol/host-types.ts), in its order; an element is null where none was measured.
   means       real[] not null,
   mins        real[] not null,
   maxs        real[] not null,

@@ -9,7 +9,7 @@
 import type { IncomingMessage } from 'node:http';
 import type { FastifyInstance, FastifyRequest } from 'fastify';
 import { AppError } from '../../../shared/errors.ts';
-import { isLoopback } from '../../../shared/loopback.ts';
+import { isLoopback } from '../../../shared/networks.ts';
 import type { AppContext } from '../../context.ts';
 
 declare module 'fastify' {
