@@ -2,7 +2,6 @@
  * Parses an environment into a {@link Config}, or into the list of all its problems. Pure: it opens no file and resolves no
  * name; `launch/` checks what depends on the machine. An empty variable counts as unset.
  */
-
 import { resolve } from 'node:path';
 import { isId, type OrgId } from '../shared/ids.ts';
 import { isLoopback } from '../shared/networks.ts';

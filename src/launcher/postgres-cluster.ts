@@ -2,7 +2,6 @@
  * The files of the embedded PostgreSQL's cluster. Invariant: `cluster/` is always the complete result of initdb, because it is
  * created under another name, synced, and renamed. The caller has locked the data folder.
  */
-
 import { chmod, chown, lchown, mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { errnoOf } from '../shared/errors.ts';

@@ -3,7 +3,6 @@
  * folder of mode 0700. Each folder that such a user cannot traverse gets an ACL entry `--x` for the user's group. A process
  * that runs as the user tries the path, instead of computing access from modes.
  */
-
 import { readFileSync } from 'node:fs';
 import { lstat, realpath } from 'node:fs/promises';
 import { dirname } from 'node:path';

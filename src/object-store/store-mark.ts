@@ -2,7 +2,6 @@
  * The mark of an object store: an object at its root, written once, that names the installation. All processes check it, so
  * that none uses an empty store or that of another installation.
  */
-
 import { randomUUID } from 'node:crypto';
 import { assert } from '../shared/assert.ts';
 import { pause } from '../shared/retry.ts';

@@ -1,5 +1,4 @@
 /** Messages between control plane and ingress: routes, wakes, activity. */
-
 import { Type } from 'typebox';
 import { CALLS_MAX, PendingCall } from './host-calls.ts';
 import {

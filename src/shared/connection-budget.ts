@@ -10,7 +10,6 @@
  * A proxy in front is one source with the connections of many: it has no bound of its own, and none of its connections in use ends.
  * A trusted connection counts to the bound of all only, and never ends for a newcomer.
  */
-
 import { readFileSync } from 'node:fs';
 import type { Log } from './log.ts';
 import { firstGroups } from './networks.ts';

@@ -2,7 +2,6 @@
  * The networks that a key may be used from (`allowed_cidrs`). They are stored in one form: the network's own address, IPv6 by
  * RFC 5952, IPv4-mapped addresses as IPv4, a single address with its full prefix. An empty list allows every address.
  */
-
 import { BlockList, isIP } from 'node:net';
 import ipaddr from 'ipaddr.js';
 import { invalid } from './errors.ts';

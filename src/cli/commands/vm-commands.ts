@@ -1,5 +1,4 @@
 /** Commands on VMs. */
-
 import { setTimeout as pause } from 'node:timers/promises';
 import {
   type Berth,

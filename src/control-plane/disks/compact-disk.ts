@@ -7,7 +7,6 @@
  * alone (segment-store.ts). Unused objects are removed by their writer or, after a kill, by the sweep. Released objects stay
  * for a while (`free-segments`).
  */
-
 import { CompressPool } from '../../disk-format/compress-pool.ts';
 import { diskPrefix } from '../../disk-format/disk-prefix.ts';
 import { KeyRing } from '../../disk-format/key-ring.ts';

@@ -7,7 +7,6 @@
  *
  * A process that dies while sending leaves the mail to the next lease, which sends it again under the same Message-ID.
  */
-
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';

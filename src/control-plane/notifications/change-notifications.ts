@@ -1,5 +1,4 @@
 /** Which kinds of notifications a user gets by mail: all that the user has not muted. */
-
 import { parseTime } from '../../shared/clock.ts';
 import { AppError, invalid } from '../../shared/errors.ts';
 import { isId, type NotificationId, type UserId } from '../../shared/ids.ts';

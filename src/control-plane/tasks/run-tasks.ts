@@ -2,7 +2,6 @@
  * Runs background tasks by a timer and by wake-ups. A task takes no input, re-reads the world, and may run in any number
  * of processes at once.
  */
-
 import type { Log } from '../../shared/log.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
 import type { NotifyHub, Topic } from '../db/notify.ts';

@@ -9,7 +9,6 @@
  *      └─ lease held elsewhere ─▶ released
  *   any state ─end()─▶ draining ─every request in flight is answered and recorded─▶ released
  */
-
 import type { WebhookId } from '../../shared/ids.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
 import type { Sealer } from '../../shared/seal.ts';

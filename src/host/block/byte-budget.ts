@@ -2,7 +2,6 @@
  * A limit on bytes held at once, granted in the order of requests. A request above the limit is granted when nothing else
  * is held, so none waits for ever.
  */
-
 import type { BlockBuffers } from '../../disk-format/block-buffers.ts';
 import { assert } from '../../shared/assert.ts';
 import { release } from '../../shared/release.ts';

@@ -5,7 +5,6 @@
  * the least recently used run is evicted first. Only verified runs are cached. An evicted run is released at once, but never
  * during a read: a read's callback may use the blocks only while it runs.
  */
-
 import type { BlockLocation, BlockMap } from '../../disk-format/block-map.ts';
 import type { CompressPool } from '../../disk-format/compress-pool.ts';
 import type { KeyRing } from '../../disk-format/key-ring.ts';

@@ -1,5 +1,4 @@
 /** The ways into a guest's TCP ports, for the ingress and for API callers. */
-
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';

@@ -2,7 +2,6 @@
  * The guests' DNS server, over UDP and TCP. A VM is known by its address; others get no answer. A guest that does not take its answers
  * costs no memory: over TCP its next question waits until it has, over UDP an answer is dropped.
  */
-
 import type { Socket as UdpSocket } from 'node:dgram';
 import { once } from 'node:events';
 import { isIP, type Server, type Socket } from 'node:net';

@@ -8,7 +8,6 @@
  * - nothing the guest sends is trusted: lines are bounded, and replies are checked where they are used;
  * - one deadline per call. An agent that breaks the protocol is disconnected and cut off for a while (`AgentConduct`).
  */
-
 import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
 import { pause } from '../../shared/retry.ts';

@@ -7,7 +7,6 @@
  * Invariant: a call without an answer may have been executed, or may still be. Until a call is answered, the keys in force are
  * unknown, and every key that was sent may be in force.
  */
-
 import { messageOf } from '../../shared/errors.ts';
 import type { VmId } from '../../shared/ids.ts';
 import type { Log } from '../../shared/log.ts';

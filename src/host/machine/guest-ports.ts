@@ -1,5 +1,4 @@
 /** The way into a guest's TCP ports, beside that to its sshd. */
-
 import { randomInt } from 'node:crypto';
 import { connect, type Socket } from 'node:net';
 import { pause } from '../../shared/retry.ts';

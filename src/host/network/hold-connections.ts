@@ -2,7 +2,6 @@
  * Refuses this machine's new connections to a guest's ports, except to its sshd, until they are released, for a minute at most.
  * It has a table of its own, because each agent that starts replaces that of egress.ts, perhaps in the middle of a stop.
  */
-
 import { messageOf } from '../../shared/errors.ts';
 import { guestAddress } from './addresses.ts';
 import { runTool } from './run-tool.ts';

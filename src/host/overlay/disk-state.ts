@@ -4,7 +4,6 @@
  *
  * Invariant: the sidecar says `clean` only after the overlay is synced to the host's disk (`keepAsCache`), and never after a sync failed.
  */
-
 import { stat } from 'node:fs/promises';
 import type { BlockMap } from '../../disk-format/block-map.ts';
 import { diskPrefix } from '../../disk-format/disk-prefix.ts';
@@ -43,10 +42,7 @@ export class HeadMovedError extends Error {
 }
 
 /** Repeats a commit until its outcome is known. @throws FencedError */
-async function commitUntilKnown(
-  commit: () => Promise<CommitResponse>,
-  signal: AbortSignal,
-): Promise<string> {
+async function commitUntilKnown(commit: () => Promise<CommitResponse>, signal: AbortSignal): Promise<string> {
   const answer = await askUntilKnown(commit, signal);
   if (answer.outcome === 'fenced') throw new FencedError(answer.why);
   return answer.durable_at;

@@ -2,7 +2,6 @@
  * The reconciler's flushes: requested, automatic, final, and of a disk whose machine has died. The outcome of a requested flush
  * is reported to its callers. Blocks that a failed flush did not save stay marked, and the next flush saves them.
  */
-
 import { discardMemory } from '../../disk-format/memory-format.ts';
 import type { Assignment, FlushResult, Observation, Reason } from '../../protocol/types.ts';
 import { present } from '../../shared/assert.ts';

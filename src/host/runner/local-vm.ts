@@ -6,7 +6,6 @@
  *
  * Invariant: at most one machine at a time, and none while the overlay is inspected or removed.
  */
-
 import { randomUUID } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { rm } from 'node:fs/promises';

@@ -2,7 +2,6 @@
  * The steps that a reconciler takes with its VM, each for the assignment that it was decided for. What a step finds is reported
  * for that boot. A step that throws is retried.
  */
-
 import type { ControlPlaneClient } from '../../protocol/client.ts';
 import type { Assignment, Observation, Reason, ReportResponse } from '../../protocol/types.ts';
 import { present } from '../../shared/assert.ts';

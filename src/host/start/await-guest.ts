@@ -3,7 +3,6 @@
  * accepts connections. A guest whose agent answers runs, even if nobody can log in; that is its `access_problem`, which ends once
  * somebody can.
  */
-
 import { type ControlPlaneClient, ControlPlaneUnavailable } from '../../protocol/client.ts';
 import type { HostKey, Reason } from '../../protocol/types.ts';
 import type { VmId } from '../../shared/ids.ts';

@@ -53,10 +53,7 @@ export interface TemplateMemory extends AsyncDisposable {
 }
 
 /** @throws TemplateError */
-async function openTemplateMemory(
-  { templates }: HostContext,
-  template: Template,
-): Promise<TemplateMemory> {
+async function openTemplateMemory({ templates }: HostContext, template: Template): Promise<TemplateMemory> {
   try {
     const { file, verified } = await templates.open(template);
     const close = async () => {

@@ -3,7 +3,6 @@
  * Invariant: when the rules cannot be applied, the reason is returned. The caller must then not start guests, or must report
  * that guests can reach this host's loopback.
  */
-
 import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';

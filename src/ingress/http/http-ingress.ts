@@ -1,5 +1,4 @@
 /** The listener of HTTP ports in its process: opens its address, again and again if that is taken, and follows its certificate. */
-
 import type { ConnectionBudget } from '../../shared/connection-budget.ts';
 import { errnoOf, messageOf } from '../../shared/errors.ts';
 import { pause } from '../../shared/retry.ts';
