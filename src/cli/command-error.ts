@@ -1,3 +1,4 @@
+/** Failures that a command reports in one line, with the exit code of each. */
 interface Help {
   readonly next?: string | null;
   /** An option of the command with which it would have worked: the error prints the whole command. */

@@ -1,3 +1,4 @@
+/** Composes the public API: the server kit, then the routes of every feature. */
 import type { IncomingMessage } from 'node:http';
 import proxyAddr from '@fastify/proxy-addr';
 import Fastify, { type FastifyInstance, LogController } from 'fastify';

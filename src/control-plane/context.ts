@@ -1,3 +1,4 @@
+/** What handlers and tasks of the control plane share: database, keys, mailer, limits, calls to hosts. */
 import type { Log } from '../shared/log.ts';
 import type { QuotaLimits } from '../shared/quotas.ts';
 import { Sealer } from '../shared/seal.ts';

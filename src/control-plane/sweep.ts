@@ -1,3 +1,4 @@
+/** The daily deletion of rows that have expired, of every feature. */
 import type { Db } from './db/pool.ts';
 import { deleteEndedWindows } from './db/shared-limit.ts';
 import { deleteOldEvents } from './events/store.ts';

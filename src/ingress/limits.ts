@@ -1,3 +1,4 @@
+/** Limits of SSH connections: in all, of one address, of one instance. */
 import type { Socket } from 'node:net';
 import {
   ConnectionBudget,

@@ -1,3 +1,4 @@
+/** Ids: a prefix that names the kind, and 26 characters that sort by time. */
 import { drawRandom } from './random.ts';
 
 /**

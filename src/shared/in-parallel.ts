@@ -1,3 +1,4 @@
+/** Work on many things: some at a time, or in slices that leave others their turn. */
 import { setImmediate as turn } from 'node:timers/promises';
 
 /**

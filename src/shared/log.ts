@@ -1,3 +1,4 @@
+/** The log of a process: JSON lines, to a file or to stderr, without secrets. */
 import { type Bindings, type ChildLoggerOptions, type Logger, pino } from 'pino';
 import { traceFields } from './tracing.ts';
 

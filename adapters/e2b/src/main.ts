@@ -1,4 +1,5 @@
 #!/usr/bin/env node
+/** Starts the E2B adapter: reads its settings, listens, and ends with its signals. */
 /** `berth-e2b`: see docs/e2b.md. */
 import type { AddressInfo } from 'node:net';
 import { parseArgs } from 'node:util';

@@ -1,3 +1,4 @@
+/** The dialog that creates an API key and shows it once. */
 import type { CreateApiKeyRequest } from '../../../client/src/berth.ts';
 import type { CreateApiKeyResponse, ServiceAccount } from '../../../client/src/generated.ts';
 import { scopeOfRole } from '../../../client/src/role-scopes.ts';

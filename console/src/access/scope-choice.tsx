@@ -1,3 +1,4 @@
+/** Chooses what an API key may do: a preset, or single permissions. */
 import { useState } from 'preact/hooks';
 import { RESOURCES } from './scopes.ts';
 

@@ -1,3 +1,4 @@
+/** Deletes the account, after its owner has typed its address. */
 import { useState } from 'preact/hooks';
 import { call } from '../api.ts';
 import { forget, user } from '../session.ts';

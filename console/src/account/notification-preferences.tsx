@@ -1,3 +1,4 @@
+/** Which notifications the account gets, and which of them by mail. */
 import type { NotificationKind, NotificationPreferences } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
 import { readThenChange } from '../read-then-change.ts';

@@ -1,3 +1,4 @@
+/** Changes the password of the account. */
 import { call } from '../api.ts';
 import { user } from '../session.ts';
 import { Field } from '../ui/field.tsx';

@@ -1,3 +1,4 @@
+/** Name and address of the account. A new address must be confirmed. */
 import { call } from '../api.ts';
 import { user } from '../session.ts';
 import { sendsMail } from '../settings.ts';

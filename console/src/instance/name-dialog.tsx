@@ -1,3 +1,4 @@
+/** Asks for the name of a new or renamed instance. */
 import type { Generation } from '../../../client/src/berth.ts';
 import { Field } from '../ui/field.tsx';
 import { FormDialog } from '../ui/form.tsx';

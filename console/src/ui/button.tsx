@@ -1,3 +1,4 @@
+/** The button of all pages: busy while its work goes on, and with a reason when it cannot be used. */
 import type { ComponentChildren, JSX } from 'preact';
 import { useId } from 'preact/hooks';
 

@@ -1,3 +1,4 @@
+/** Creates an API key. Its secret is returned once; the database has its hash. */
 import { AppError } from '../../shared/errors.ts';
 import { newId, type ServiceAccountId } from '../../shared/ids.ts';
 import { canonicalCidrs } from '../../shared/networks.ts';

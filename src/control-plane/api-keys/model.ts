@@ -1,3 +1,4 @@
+/** API keys as the API shows them, who may see them, and which bounds a key may pass on. Pure. */
 import { rfc3339 } from '../../shared/clock.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { ServiceAccountId } from '../../shared/ids.ts';

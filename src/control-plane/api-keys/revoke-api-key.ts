@@ -1,3 +1,4 @@
+/** Revokes an API key, with all keys that were made with it. */
 import { AppError } from '../../shared/errors.ts';
 import type { ApiKeyId, OrgId, ServiceAccountId, UserId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';

@@ -1,3 +1,4 @@
+/** Gives an API key a new secret. The old one is valid for a grace period. */
 import { AppError } from '../../shared/errors.ts';
 import type { ApiKeyId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';

@@ -1,3 +1,4 @@
+/** Routes of API keys. */
 import type { FastifyRequest } from 'fastify';
 import { type Static, Type } from 'typebox';
 import { present } from '../../shared/assert.ts';

@@ -1,3 +1,4 @@
+/** Routes of service accounts and their keys. */
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { AppError } from '../../shared/errors.ts';

@@ -1,3 +1,4 @@
+/** Creates and removes service accounts, which own API keys instead of people. */
 import { rfc3339 } from '../../shared/clock.ts';
 import { AppError } from '../../shared/errors.ts';
 import { newId, type ServiceAccountId } from '../../shared/ids.ts';

@@ -1,3 +1,4 @@
+/** Rows of API keys and service accounts. */
 import { type Selectable, sql } from 'kysely';
 import type { ApiKeyId, OrgId, ServiceAccountId, UserId } from '../../shared/ids.ts';
 import { isForeignKeyOf, type Tx } from '../db/pool.ts';

@@ -1,3 +1,4 @@
+/** Routes of the audit log, as pages and as CSV. */
 import { Type } from 'typebox';
 import { rfc3339 } from '../../shared/clock.ts';
 import type { AppContext } from '../context.ts';

@@ -1,3 +1,4 @@
+/** Rows of the audit log: insert, seal into the chain, read as pages with the names of what they concern. */
 import { sql } from 'kysely';
 import { rfc3339 } from '../../shared/clock.ts';
 import { type AuditId, newId, type OrgId } from '../../shared/ids.ts';

@@ -1,3 +1,4 @@
+/** Connections to PostgreSQL, transactions, and what its errors mean. */
 import { Kysely, PostgresDialect, sql, type Transaction } from 'kysely';
 import pg from 'pg';
 import { present } from '../../shared/assert.ts';

@@ -1,3 +1,4 @@
+/** Rows of the keys that encrypt disks, one or more for each instance. */
 import { sql } from 'kysely';
 import type { DataKey as SentKey } from '../../protocol/types.ts';
 import type { InstanceId } from '../../shared/ids.ts';

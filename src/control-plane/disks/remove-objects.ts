@@ -1,3 +1,7 @@
+/**
+ * The tasks that remove objects from the store: of deleted instances, of used memory, of dropped generations, and what no row
+ * names. Writers under way are honoured.
+ */
 import { diskPrefix } from '../../disk-format/disk-prefix.ts';
 import { consumedKey } from '../../disk-format/memory-format.ts';
 import type { ObjectEntry, ObjectStore } from '../../object-store/object-store.ts';

@@ -1,3 +1,4 @@
+/** Rows of disks and their heads: what is committed, which VM may write, and which store the objects are in. */
 import { randomUUID } from 'node:crypto';
 import { type ExpressionBuilder, sql } from 'kysely';
 import type { MarkedStore } from '../../object-store/store-mark.ts';

@@ -1,3 +1,4 @@
+/** The types of events, what each concerns, and how the API shows them. Pure. */
 import { rfc3339 } from '../../shared/clock.ts';
 import type { NumberedEvent } from './store.ts';
 

@@ -1,3 +1,4 @@
+/** Rows of hosts: their facts, slots, use and leases. */
 import { sql } from 'kysely';
 import { fits } from '../../protocol/check.ts';
 import { HostFacts } from '../../protocol/host-types.ts';

@@ -1,3 +1,4 @@
+/** Rows of Idempotency-Keys and the answers that they repeat. */
 import { sql } from 'kysely';
 import type { OrgId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';

@@ -1,3 +1,4 @@
+/** Counts requests and their durations by route, for `/metrics`. */
 import type { FastifyInstance } from 'fastify';
 import { Histogram, Registry } from 'prom-client';
 import { PortMetrics } from '../monitoring/port-metrics.ts';

@@ -1,3 +1,4 @@
+/** Rows of accounts: creation, ways to log in, tokens sent by mail, names of actors. */
 import { sql } from 'kysely';
 import { present } from '../../shared/assert.ts';
 import { AppError } from '../../shared/errors.ts';

@@ -1,3 +1,4 @@
+/** A login by password, with a second factor if the account has one. */
 import { AppError } from '../../shared/errors.ts';
 import type { UserId } from '../../shared/ids.ts';
 import { type QuotaLimits, requireWithin } from '../../shared/quotas.ts';

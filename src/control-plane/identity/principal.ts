@@ -1,3 +1,4 @@
+/** Who makes a request: a person, an API key or a service account, and in which organisation. */
 import { AppError } from '../../shared/errors.ts';
 import type { ApiKeyId, OrgId, ServiceAccountId, SessionId, UserId } from '../../shared/ids.ts';
 import type { Role } from '../db/tables.ts';

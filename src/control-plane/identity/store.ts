@@ -1,3 +1,4 @@
+/** Rows of users, sessions and their tokens. */
 import { sql } from 'kysely';
 import { AppError } from '../../shared/errors.ts';
 import type { OrgId, SessionId, UserId } from '../../shared/ids.ts';

@@ -1,3 +1,4 @@
+/** Checks the password of an account that is logged in, with the lockout of logins. */
 import { AppError } from '../../shared/errors.ts';
 import type { UserId } from '../../shared/ids.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';

@@ -1,3 +1,4 @@
+/** What a host stores of its images: which are needed, and which become current. */
 import type { ImageRegistration, OfferedImage, OfferResponse } from '../../protocol/host-types.ts';
 import type { HostId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';

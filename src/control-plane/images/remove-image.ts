@@ -1,3 +1,4 @@
+/** Removes an image. Its objects stay while a disk needs them. */
 import { AppError } from '../../shared/errors.ts';
 import type { Tx } from '../db/pool.ts';
 import { instancesOfImage, instancesOfVersion, lockVersions, markRemoved } from './store.ts';

@@ -1,3 +1,4 @@
+/** Routes of images. */
 import { Type } from 'typebox';
 import type { AppContext } from '../context.ts';
 import { principalOf } from '../http/access.ts';

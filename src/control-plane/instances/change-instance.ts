@@ -1,3 +1,4 @@
+/** Changes an instance: settings, size of the disk, SSH keys, deletion. */
 import { present } from '../../shared/assert.ts';
 import { AppError, invalid } from '../../shared/errors.ts';
 import { type HostId, type InstanceId, isId, type OrgId, type SshKeyId } from '../../shared/ids.ts';

@@ -1,3 +1,4 @@
+/** Commits a generation that a host has stored: its objects, the head and the receipt, in one transaction. */
 import type { CommitRequest, CommitResponse } from '../../protocol/types.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import { invalid } from '../../shared/errors.ts';

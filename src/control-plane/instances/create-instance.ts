@@ -1,3 +1,4 @@
+/** Creates an instance: row, disk, keys and SSH address, within the quotas. */
 import { createServer } from 'node:net';
 import { present } from '../../shared/assert.ts';
 import type { EgressMode } from '../../shared/egress-policy.ts';

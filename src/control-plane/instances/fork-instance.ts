@@ -1,3 +1,4 @@
+/** Creates an instance from a generation of another. Both share the objects. */
 import { AppError } from '../../shared/errors.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';

@@ -1,3 +1,4 @@
+/** Makes objects that an operator has stored the disk of an instance. */
 import type { SegmentRef } from '../../protocol/types.ts';
 import { present } from '../../shared/assert.ts';
 import { rfc3339 } from '../../shared/clock.ts';

@@ -1,3 +1,4 @@
+/** Records what hosts report of disks: bytes that are not saved, and how full the file system of the guest is. */
 import type { DiskReport, FileSystemUse } from '../../protocol/host-types.ts';
 import type { HostId, InstanceId } from '../../shared/ids.ts';
 import { type Db, transaction } from '../db/pool.ts';

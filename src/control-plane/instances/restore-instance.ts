@@ -1,3 +1,4 @@
+/** Sets a disk back to a generation; names and pins generations. */
 import { present } from '../../shared/assert.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { InstanceId } from '../../shared/ids.ts';

@@ -1,3 +1,4 @@
+/** Routes of instances: create, list, change, fork, delete. */
 import { type Static, Type } from 'typebox';
 import { checkedEntries } from '../../shared/egress-policy.ts';
 import { AppError, invalid } from '../../shared/errors.ts';

@@ -1,3 +1,4 @@
+/** Rows of instances with their VM and disk, as lists and handlers read them, and the head that has the last writes. */
 import { CompiledQuery, sql } from 'kysely';
 import { assert, present } from '../../shared/assert.ts';
 import type { EgressMode } from '../../shared/egress-policy.ts';

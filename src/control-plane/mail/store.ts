@@ -1,3 +1,4 @@
+/** Rows of mails that wait to be sent, and how many an address has got. */
 import { sql } from 'kysely';
 import type { MailId, OrgId, UserId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';

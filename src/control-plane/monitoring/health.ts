@@ -1,3 +1,4 @@
+/** `/healthz` and `/readyz`. */
 import { type Static, Type } from 'typebox';
 import type { AppContext } from '../context.ts';
 import { isDiskFull } from '../db/disk-space.ts';

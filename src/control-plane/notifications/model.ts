@@ -1,3 +1,4 @@
+/** The kinds of notifications: who gets them, how severe, how long kept. Pure. */
 import { rfc3339 } from '../../shared/clock.ts';
 import type { NotificationRow } from './store.ts';
 

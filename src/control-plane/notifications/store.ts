@@ -1,3 +1,4 @@
+/** Rows of notifications, preferences and digests by mail. */
 import { sql } from 'kysely';
 import { present } from '../../shared/assert.ts';
 import {

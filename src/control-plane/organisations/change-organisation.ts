@@ -1,3 +1,4 @@
+/** Creates and changes organisations. */
 import { present } from '../../shared/assert.ts';
 import { AppError } from '../../shared/errors.ts';
 import { newId, type OrgId, type UserId } from '../../shared/ids.ts';

@@ -1,3 +1,4 @@
+/** Routes of invitations. */
 import { Type } from 'typebox';
 import { rfc3339 } from '../../shared/clock.ts';
 import { AppError } from '../../shared/errors.ts';

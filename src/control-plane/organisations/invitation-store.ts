@@ -1,3 +1,4 @@
+/** Rows of invitations. */
 import { sql } from 'kysely';
 import type { InvitationId, OrgId, UserId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';

@@ -1,3 +1,4 @@
+/** Routes of members and their roles. */
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { AppError } from '../../shared/errors.ts';

@@ -1,3 +1,4 @@
+/** Rows of memberships. */
 import { sql } from 'kysely';
 import { present } from '../../shared/assert.ts';
 import type { OrgId, UserId } from '../../shared/ids.ts';

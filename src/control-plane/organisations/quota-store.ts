@@ -1,3 +1,4 @@
+/** Rows of quotas, and what counts against them. */
 import { type RawBuilder, sql } from 'kysely';
 import { present } from '../../shared/assert.ts';
 import type { OrgId } from '../../shared/ids.ts';

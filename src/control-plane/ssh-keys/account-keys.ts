@@ -1,3 +1,4 @@
+/** Registers and revokes SSH keys of accounts. Guests that accepted a revoked key are told. */
 import { AppError } from '../../shared/errors.ts';
 import { type ApiKeyId, newId, type OrgId, type SshKeyId, type UserId } from '../../shared/ids.ts';
 import { type QuotaLimits, requireWithin } from '../../shared/quotas.ts';

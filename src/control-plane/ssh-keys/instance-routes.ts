@@ -1,3 +1,4 @@
+/** Routes of an instance's SSH: its keys, and host, port and user of the running VM. */
 import { Type } from 'typebox';
 import { AppError } from '../../shared/errors.ts';
 import type { AppContext } from '../context.ts';

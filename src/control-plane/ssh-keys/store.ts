@@ -1,3 +1,4 @@
+/** Rows of SSH keys, and which keys an instance accepts. */
 import { sql } from 'kysely';
 import type { ApiKeyId, HostId, InstanceId, OrgId, SshKeyId, UserId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';

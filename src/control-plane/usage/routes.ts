@@ -1,3 +1,4 @@
+/** Routes of usage by the hour, as JSON and CSV. */
 import { Type } from 'typebox';
 import { rfc3339 } from '../../shared/clock.ts';
 import { invalid } from '../../shared/errors.ts';

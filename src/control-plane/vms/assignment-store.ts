@@ -1,3 +1,4 @@
+/** What a host must do: one assignment for each instance that is placed there. */
 import { sql } from 'kysely';
 import type { SecretForHost, SecretsAuthority } from '../../protocol/host-types.ts';
 import type { Assignment } from '../../protocol/types.ts';

@@ -1,3 +1,4 @@
+/** Routes of the serial console: its log, and tickets for its stream. */
 import { type TSchema, Type } from 'typebox';
 import { rfc3339 } from '../../shared/clock.ts';
 import { AppError, invalid } from '../../shared/errors.ts';

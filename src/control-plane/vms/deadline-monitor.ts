@@ -1,3 +1,4 @@
+/** Ends states that do not last: the deadlines of VMs, kept in the database, and what a VM fails with. */
 import type { VmReasonCode } from '../../protocol/reasons.ts';
 import type { Reason } from '../../protocol/types.ts';
 import { notify } from '../db/notify.ts';

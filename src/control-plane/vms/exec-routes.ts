@@ -1,3 +1,4 @@
+/** `POST …/vm/exec`: a command whose answer is waited for. */
 import { Type } from 'typebox';
 import type { AppContext } from '../context.ts';
 import { NO_NUL_PATTERN } from '../http/errors.ts';

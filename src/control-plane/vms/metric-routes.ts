@@ -1,3 +1,4 @@
+/** Routes of metrics of a running VM and of an instance over time. */
 import { Type } from 'typebox';
 import type { Metric, Spreads } from '../../protocol/host-types.ts';
 import { rfc3339 } from '../../shared/clock.ts';

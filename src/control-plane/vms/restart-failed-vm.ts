@@ -1,3 +1,4 @@
+/** Restarts failed VMs whose instance asks for it, later after each failure. */
 import { present } from '../../shared/assert.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { InstanceId } from '../../shared/ids.ts';

@@ -1,3 +1,4 @@
+/** Routes of the VM: start, stop, restart, suspend, flush. */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { AppError, invalid } from '../../shared/errors.ts';

@@ -1,3 +1,4 @@
+/** Starts the VM of an instance: places it, and writes the boot. A connection may wake it. */
 import type { WakeResponse } from '../../protocol/ingress-types.ts';
 import { AppError } from '../../shared/errors.ts';
 import { type HostId, type InstanceId, newId } from '../../shared/ids.ts';

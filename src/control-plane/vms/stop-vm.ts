@@ -1,3 +1,4 @@
+/** Stops, suspends and restarts VMs, asked for or because they are idle. */
 import { present } from '../../shared/assert.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import type { Log } from '../../shared/log.ts';

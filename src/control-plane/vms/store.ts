@@ -1,3 +1,4 @@
+/** Rows of VMs, one for each boot, with failures, execs that are lost with them, and scripts for the first boot. */
 import { sql } from 'kysely';
 import type { Reason } from '../../protocol/types.ts';
 import { assert } from '../../shared/assert.ts';

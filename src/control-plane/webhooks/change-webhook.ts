@@ -1,3 +1,4 @@
+/** Creates, changes, tests and deletes webhooks. One that fails for long is disabled. */
 import { present } from '../../shared/assert.ts';
 import { AppError } from '../../shared/errors.ts';
 import { type EventId, newId, type WebhookId } from '../../shared/ids.ts';

@@ -1,3 +1,4 @@
+/** One delivery with its attempts; sends one again, or all since a time. */
 import { present } from '../../shared/assert.ts';
 import { AppError, invalid } from '../../shared/errors.ts';
 import type { OrgId, WebhookDeliveryId, WebhookId } from '../../shared/ids.ts';

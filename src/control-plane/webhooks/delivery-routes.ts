@@ -1,3 +1,4 @@
+/** Routes of deliveries. */
 import { Type } from 'typebox';
 import { AppError } from '../../shared/errors.ts';
 import { isId, type WebhookDeliveryId } from '../../shared/ids.ts';

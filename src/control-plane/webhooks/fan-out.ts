@@ -1,3 +1,4 @@
+/** Makes a delivery of each event for each webhook that wants it, and wakes the senders. */
 import { EventEmitter } from 'node:events';
 import type { EventId, OrgId, WebhookId } from '../../shared/ids.ts';
 import { notify } from '../db/notify.ts';

@@ -1,3 +1,4 @@
+/** Routes of webhooks. */
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { AppError } from '../../shared/errors.ts';

@@ -1,3 +1,4 @@
+/** Writes the authorized keys of a guest, by its agent, and ends connections of keys that are gone. */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fingerprintOf } from '../../shared/ssh-fingerprint.ts';

@@ -1,3 +1,4 @@
+/** Turns what went wrong on a host into a reason for people. */
 import { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
 import { ControlPlaneUnavailable } from '../../protocol/client.ts';

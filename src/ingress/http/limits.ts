@@ -1,3 +1,4 @@
+/** Limits of connections and requests of HTTP ports. */
 import { filesForConnections } from '../../shared/connection-budget.ts';
 
 /** Limits of the HTTP listener: per instance, so that one cannot exhaust it, and in total. */

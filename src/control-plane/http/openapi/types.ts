@@ -1,3 +1,4 @@
+/** The parts of an OpenAPI 3.1 document that the API document has. */
 import type { RouteAccess } from '../access-of.ts';
 
 /** The part of OpenAPI 3.1 that our document uses. */

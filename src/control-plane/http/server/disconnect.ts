@@ -1,3 +1,4 @@
+/** Connections whose client is gone, and requests that may take long. */
 import type { IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';
 import type { FastifyReply } from 'fastify';
