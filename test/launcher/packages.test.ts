@@ -51,7 +51,7 @@ describe('the packages', { skip: CANNOT_BOOT_GUESTS, timeout: 600_000 }, () => {
     const sql = (await readdir(join(PROJECT, 'src', 'control-plane', 'db', 'sql'))).filter((each) =>
       each.endsWith('.sql'),
     );
-    for (const each of sql) assert.ok(files.includes(`package/dist/src/db/sql/${each}`), each);
+    for (const each of sql) assert.ok(files.includes(`package/dist/src/control-plane/db/sql/${each}`), each);
     assert.deepEqual(
       files.filter((path) => /\.tsx?$|\.test\.|node_modules|\/data\/|\.cache/.test(path)),
       [],
