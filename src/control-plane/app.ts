@@ -118,7 +118,7 @@ export async function createApp(context: AppContext, schemas = lazySchemas()): P
   registerSettings(app, context);
   if (context.console_dir === undefined || !registerConsole(app, context.console_dir))
     app.setNotFoundHandler((request, reply) => sendError(new AppError('NOT_FOUND'), request, reply));
-  const limits = new RateLimits(context.rate_limits, context.db);
+  const limits = new RateLimits(context.rate_limits, context.control_planes ?? (() => 1));
   registerAccess(app, context, limits);
   registerReauthorisation(app, context.db, context.slow_ms);
   const open_streams = new OpenStreams(context);

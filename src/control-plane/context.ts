@@ -63,6 +63,8 @@ export interface AppContext {
   readonly password_login: boolean;
   /** Null: none. */
   readonly rate_limits: RequestLimits | null;
+  /** How many control planes live, with this one; absent: it is alone. */
+  readonly control_planes?: () => number;
   /** Addresses or CIDRs whose `X-Forwarded-For` is trusted. */
   readonly trusted_proxies: readonly string[];
   /** The built web console; absent: it is not served. */

@@ -65,7 +65,7 @@ export function registerAccess(
     const { access } = request.routeOptions.config;
     if (access === undefined || access === 'public') return;
     request.principal = await authenticateRequest(db, request);
-    await limits.countPrincipal(request.principal, reply);
+    limits.countPrincipal(request.principal, reply);
     authorise(request, request.principal, access);
     bodies.take(request.principal.org_id, request, reply);
     if (request.routeOptions.config.operator === true) await requireOperator(db, request.principal);

@@ -1,13 +1,12 @@
 /**
  * Rate limits: requests a minute of a principal (a user or service account, with all its credentials together), and of an address
- * on the routes that take a password or a token; and changes an hour of a principal, which {@link ChangeCounts} counts. Headers
- * follow the IETF draft "RateLimit header fields for HTTP", revision 10.
+ * on the routes that take a password or a token; and changes an hour of a principal. Each control plane counts in its memory, so
+ * that a request costs no write; with several of them, each grants its share of the requests. Headers follow the IETF draft
+ * "RateLimit header fields for HTTP", revision 10.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { AppError } from '../../shared/errors.ts';
 import { firstGroups } from '../../shared/networks.ts';
-import type { Db } from '../db/pool.ts';
-import { SharedLimit } from '../db/shared-limit.ts';
 import { actorOf, type Principal } from '../identity/principal.ts';
 
 const WINDOW_S = 60;
@@ -19,40 +18,74 @@ export interface RequestLimits {
   readonly changes: number;
 }
 
-/** Those whose counts the database keeps. */
 type Counted = 'principal' | 'address';
 
 export class RateLimits {
   readonly #limits: RequestLimits | null;
-  readonly #counts: Readonly<Record<Counted, SharedLimit>> | null;
+  readonly #control_planes: () => number;
+  readonly #counts: Readonly<Record<Counted, Windows>>;
 
-  /** Null: no limits. */
-  constructor(limits: RequestLimits | null, db: Db) {
-    const counts = (name: Counted, most: number) => new SharedLimit(db, { name, most, window_s: WINDOW_S });
+  /** `limits`: null for none. `control_planes`: how many live, with this one. */
+  constructor(limits: RequestLimits | null, control_planes: () => number, now_ms = () => performance.now()) {
     this.#limits = limits;
-    this.#counts = limits && {
-      principal: counts('principal', limits.principal),
-      address: counts('address', limits.address),
-    };
+    this.#control_planes = control_planes;
+    const minutes = () => new Windows(WINDOW_S * 1000, now_ms);
+    this.#counts = { principal: minutes(), address: minutes() };
   }
 
   /** Without a reply: of an upgrade, whose answer says nothing of limits. @throws AppError RATE_LIMITED */
-  async countPrincipal(principal: Principal, reply?: FastifyReply, requests = 1): Promise<void> {
-    await this.#count('principal', actorOf(principal), reply, requests);
+  countPrincipal(principal: Principal, reply?: FastifyReply, requests = 1): void {
+    this.#count('principal', actorOf(principal), reply, requests);
   }
 
   /** @throws AppError RATE_LIMITED */
-  async countAddress(request: FastifyRequest, reply: FastifyReply): Promise<void> {
-    await this.#count('address', addressGroup(request.ip), reply);
+  countAddress(request: FastifyRequest, reply: FastifyReply): void {
+    this.#count('address', addressGroup(request.ip), reply);
   }
 
-  async #count(name: Counted, key: string, reply?: FastifyReply | undefined, requests = 1): Promise<void> {
-    if (!this.#limits || !this.#counts) return;
-    const { is_over, left, ends_in_ms } = await this.#counts[name].count(key, requests);
-    const reset_s = Math.max(1, Math.ceil(ends_in_ms / 1000));
-    reply?.header('ratelimit-policy', `"${name}";q=${this.#limits[name]};w=${WINDOW_S}`);
-    reply?.header('ratelimit', `"${name}";r=${left};t=${reset_s}`);
-    if (is_over) throw new AppError('RATE_LIMITED', { retry_after_seconds: reset_s });
+  #count(name: Counted, key: string, reply?: FastifyReply | undefined, requests = 1): void {
+    if (!this.#limits) return;
+    const limit = this.#limits[name];
+    const share = Math.ceil(limit / this.#control_planes());
+    const { count, left_ms } = this.#counts[name].add(key, requests);
+    const reset_s = Math.max(1, Math.ceil(left_ms / 1000));
+    reply?.header('ratelimit-policy', `"${name}";q=${limit};w=${WINDOW_S}`);
+    reply?.header('ratelimit', `"${name}";r=${Math.max(0, share - count)};t=${reset_s}`);
+    if (count > share) throw new AppError('RATE_LIMITED', { retry_after_seconds: reset_s });
+  }
+}
+
+/** With so many keys, those whose window is over are forgotten before one is added. */
+const SWEPT_AT = 10_000;
+
+/** Counts of keys in windows. A window begins with the first count of its key. */
+class Windows {
+  readonly #window_ms: number;
+  readonly #now_ms: () => number;
+  readonly #windows = new Map<string, { count: number; readonly ends_ms: number }>();
+
+  constructor(window_ms: number, now_ms: () => number) {
+    this.#window_ms = window_ms;
+    this.#now_ms = now_ms;
+  }
+
+  find(key: string): { readonly count: number; readonly left_ms: number } {
+    const { count, ends_ms } = this.#windows.get(key) ?? { count: 0, ends_ms: 0 };
+    const left_ms = ends_ms - this.#now_ms();
+    return left_ms > 0 ? { count, left_ms } : { count: 0, left_ms: 0 };
+  }
+
+  add(key: string, times: number): { readonly count: number; readonly left_ms: number } {
+    const now_ms = this.#now_ms();
+    let window = this.#windows.get(key);
+    if (!window || window.ends_ms <= now_ms) {
+      if (this.#windows.size >= SWEPT_AT)
+        for (const [each, { ends_ms }] of this.#windows) if (ends_ms <= now_ms) this.#windows.delete(each);
+      window = { count: 0, ends_ms: now_ms + this.#window_ms };
+      this.#windows.set(key, window);
+    }
+    window.count += times;
+    return { count: window.count, left_ms: window.ends_ms - now_ms };
   }
 }
 
@@ -63,27 +96,22 @@ function addressGroup(ip: string): string {
 }
 
 const CHANGES_WINDOW_MS = 3_600_000;
-/** With so many principals, those whose hour is over are forgotten before one is added. */
-const SWEPT_AT = 10_000;
 
 /**
  * How many changes a principal made in an hour. Each may leave rows that are kept for days (stored answers, events) or for good (audit
- * entries, names of HTTP ports), and no quota bounds those. Each control plane counts in its memory, so that a change costs no write:
- * with several of them there may be as many times more.
+ * entries, names of HTTP ports), and no quota bounds those. With several control planes there may be as many times more.
  */
 export class ChangeCounts {
-  readonly #now_ms: () => number;
-  readonly #windows = new Map<string, { count: number; readonly ends_ms: number }>();
+  readonly #windows: Windows;
 
   constructor(now_ms: () => number = () => performance.now()) {
-    this.#now_ms = now_ms;
+    this.#windows = new Windows(CHANGES_WINDOW_MS, now_ms);
   }
 
   /** @throws AppError RATE_LIMITED */
   require(principal: string, most: number): void {
-    const window = this.#windows.get(principal);
-    const left_ms = (window?.ends_ms ?? 0) - this.#now_ms();
-    if (!window || left_ms <= 0 || window.count < most) return;
+    const { count, left_ms } = this.#windows.find(principal);
+    if (count < most) return;
     throw new AppError('RATE_LIMITED', {
       message: `You have made ${most} changes in an hour. Wait. You can still delete and stop.`,
       retry_after_seconds: Math.ceil(left_ms / 1000),
@@ -91,14 +119,6 @@ export class ChangeCounts {
   }
 
   add(principal: string): void {
-    const now_ms = this.#now_ms();
-    const window = this.#windows.get(principal);
-    if (window && window.ends_ms > now_ms) {
-      window.count += 1;
-      return;
-    }
-    if (this.#windows.size >= SWEPT_AT)
-      for (const [each, { ends_ms }] of this.#windows) if (ends_ms <= now_ms) this.#windows.delete(each);
-    this.#windows.set(principal, { count: 1, ends_ms: now_ms + CHANGES_WINDOW_MS });
+    this.#windows.add(principal, 1);
   }
 }

@@ -115,7 +115,7 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
     config: { access: 'public', own_site: true, sets_cookie: true, errors: ['CONFLICT', 'QUOTA_EXCEEDED'] },
     // Counted before any refusal: refused requests count too.
     preValidation: async (request, reply) => {
-      await limits.countAddress(request, reply);
+      limits.countAddress(request, reply);
       if (peek(request.body, 'invitation_token') === undefined) refuseUninvited(context.signups);
     },
     onRequest: requirePasswordLogin(context),
@@ -159,7 +159,7 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
       requireOneFactor(factor);
       const locked = await lockedNow(db, email);
       if (locked) throw locked;
-      await limits.countAddress(request, reply);
+      limits.countAddress(request, reply);
       const parts = {
         db,
         audit: context.audit,
@@ -187,7 +187,7 @@ function registerSession(app: App, context: AppContext, limits: RateLimits): voi
       response: { 200: RefreshResponse },
     },
     handler: async (request, reply) => {
-      await limits.countAddress(request, reply);
+      limits.countAddress(request, reply);
       const cookie = readCookie(request, REFRESH_COOKIE);
       if (cookie === undefined) throw new AppError('UNAUTHENTICATED');
       const refreshed = await refreshSession(db, tokens, cookie, (tx, session) =>
@@ -258,7 +258,7 @@ function registerPasswordChange(app: App, context: AppContext, limits: RateLimit
     handler: async (request, reply) => {
       const principal = principalOf(request);
       await refuseWhileLocked(db, userOf(principal));
-      await limits.countAddress(request, reply);
+      limits.countAddress(request, reply);
       const prepared = await prepareNewPassword(db, principal, request.body, request.ip);
       const action = 'auth.change_password';
       await mutate(context, request, reply, { action }, async (tx) => ({
@@ -286,7 +286,7 @@ function registerResetRequest(app: App, context: AppContext, limits: RateLimits)
       response: { 202: NoContent },
     },
     handler: async (request, reply) => {
-      await limits.countAddress(request, reply);
+      limits.countAddress(request, reply);
       // Not awaited: neither the answer nor its duration may show whether the account exists.
       requestPasswordReset(db, mailbox, public_url, request.body.email).catch((error: unknown) =>
         log.error({ err: error }, 'a password reset could not be started'),
@@ -322,7 +322,7 @@ function registerResetConfirmation(app: App, context: AppContext, limits: RateLi
       response: { 204: NoContent },
     },
     handler: async (request, reply) => {
-      await limits.countAddress(request, reply);
+      limits.countAddress(request, reply);
       await confirmPasswordReset(
         context,
         request.body,

@@ -76,7 +76,7 @@ function registerAsk(app: App, context: AppContext, limits: RateLimits): void {
       response: { 201: DeviceLoginStart },
     },
     handler: async (request, reply) => {
-      await limits.countAddress(request, reply);
+      limits.countAddress(request, reply);
       const { ip, user_agent } = callerOf(request);
       const asked = await askForDeviceLogin(context.db, { sudo: request.body.sudo ?? false, ip, user_agent });
       return reply
@@ -112,7 +112,7 @@ function registerTake(app: App, context: AppContext, limits: RateLimits): void {
       response: { 200: SessionResponse },
     },
     handler: async (request, reply) => {
-      await limits.countAddress(request, reply);
+      limits.countAddress(request, reply);
       const opened = await takeDeviceLogin(context, request.body.device_code, callerOf(request));
       if (opened.sudo) setSudoCookie(reply, opened.sudo.token);
       return sessionAnswer(context, reply, opened, { cookie: false });
@@ -134,7 +134,7 @@ function registerLook(app: App, context: AppContext, limits: RateLimits): void {
     },
     handler: async (request, reply) => {
       // Nobody guesses codes.
-      await limits.countAddress(request, reply);
+      limits.countAddress(request, reply);
       const found = await findAsked(context.db, userCode(request.params));
       if (!found) throw new AppError('NOT_FOUND');
       const { created_at, expires_at } = found;
@@ -151,7 +151,7 @@ function registerAnswers(app: App, context: AppContext, limits: RateLimits): voi
     action: string,
     answer: (tx: Tx, user_code: string) => ReturnType<typeof deleteAsked>,
   ) => {
-    await limits.countAddress(request, reply);
+    limits.countAddress(request, reply);
     const user_code = userCode(request.params);
     const { user_id } = sessionOf(principalOf(request));
     await mutate(context, request, reply, { action }, async (tx) => {

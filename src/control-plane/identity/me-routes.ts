@@ -218,7 +218,7 @@ function registerEmail(app: App, context: AppContext, limits: RateLimits): void 
     handler: async (request, reply) => {
       const principal = principalOf(request);
       await refuseWhileLocked(db, userOf(principal));
-      await limits.countAddress(request, reply);
+      limits.countAddress(request, reply);
       await requestEmailChange(db, mailbox, public_url, principal, request.body, request.ip);
       return reply.status(202).send(NO_BODY);
     },

@@ -293,7 +293,7 @@ function registerPasskeyLogin(
       response: { 200: Options },
     },
     handler: async (request, reply) => {
-      await limits.countAddress(request, reply);
+      limits.countAddress(request, reply);
       reply.header('cache-control', 'no-store');
       return passkeyOptions(context.db, context, request.body.email ?? null);
     },
@@ -316,7 +316,7 @@ function registerPasskeyLogin(
       response: { 200: LoginResponse },
     },
     handler: async (request, reply) => {
-      await limits.countAddress(request, reply);
+      limits.countAddress(request, reply);
       const user_id = await loginByPasskey(context.db, context, request.body);
       reply.header('cache-control', 'no-store');
       return finishLogin(request, reply, user_id);

@@ -106,7 +106,7 @@ function registerBegin(app: App, context: AppContext, limits: RateLimits): void 
     handler: async (request, reply) => {
       const parts = partsOf(context);
       return endAtConsole(context, request, reply, '/login', async () => {
-        await limits.countAddress(request, reply);
+        limits.countAddress(request, reply);
         const flow = newFlow(null, ownPath(request.query.return_to, context.public_url));
         return go(reply, (await begin(parts, reply, flow)).href);
       });
@@ -136,7 +136,7 @@ function registerSudoStart(app: App, context: AppContext, limits: RateLimits): v
     },
     handler: async (request, reply) => {
       const parts = partsOf(context);
-      await limits.countAddress(request, reply);
+      limits.countAddress(request, reply);
       const { id: session_id, user_id } = sessionOf(principalOf(request));
       const flow = newFlow({ session_id, user_id }, ownPath(request.body.return_to, context.public_url));
       try {
@@ -176,7 +176,7 @@ function registerReturn(app: App, context: AppContext, limits: RateLimits): void
       if (!fits) return arrive(reply, '/login', 'expired');
       clearFlowCookie(reply);
       return endAtConsole(context, request, reply, flow.sudo ? flow.return_to : '/login', async () => {
-        await limits.countAddress(request, reply);
+        limits.countAddress(request, reply);
         const query = request.raw.url?.split('?')[1] ?? '';
         const proof = await parts.provider.finish(query, flow);
         if (flow.sudo === null) return logIn(parts, request, reply, flow, proof);

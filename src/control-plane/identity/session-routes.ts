@@ -78,7 +78,7 @@ function registerSudo(app: App, context: AppContext, limits: RateLimits): void {
         const locked = user && (await lockedNow(db, user.email));
         if (locked) throw locked;
       }
-      await limits.countAddress(request, reply);
+      limits.countAddress(request, reply);
       const proved_by = await verifyForSudo(db, principal, request.body.password, request.ip);
       const { body } = await mutate(
         context,

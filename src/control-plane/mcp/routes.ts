@@ -23,7 +23,7 @@ export function registerMcp(app: App, { public_url, log }: AppContext, limits: R
     handler: async (request, reply) => {
       // The request was counted as one.
       const more = Array.isArray(request.body) ? request.body.length - 1 : 0;
-      if (more > 0) await limits.countPrincipal(principalOf(request), reply, more);
+      if (more > 0) limits.countPrincipal(principalOf(request), reply, more);
       // Its schemas take memory that few installations need.
       const { answerMcp } = await import('../../mcp/answer-mcp.ts');
       const gone = disconnectSignal(reply);

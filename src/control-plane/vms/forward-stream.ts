@@ -58,7 +58,7 @@ export async function principalOfUpgrade(
   const org = headers['berth-org'];
   const { authorization } = headers;
   const principal = await authenticate(db, { authorization, org: Array.isArray(org) ? org[0] : org, ip });
-  await limits.countPrincipal(principal);
+  limits.countPrincipal(principal);
   return principal;
 }
 

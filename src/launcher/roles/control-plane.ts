@@ -116,7 +116,8 @@ export async function runControlPlane({
   const membership = new Membership(placeOf(config, certificate), { db, log });
   const peers = new Peers({ membership, root_key, db, hub, log });
   const host_calls = new HostCalls(peers, new HostSilence(db));
-  const base = await appContext(config, root_key, { db, hub, log, host_calls });
+  const parts = await appContext(config, root_key, { db, hub, log, host_calls });
+  const base = { ...parts, control_planes: () => Math.max(1, membership.live.length) };
   const metrics = config.metrics_listen && new RequestMetrics();
   const context = metrics ? { ...base, metrics } : base;
   await transaction(db, (tx) => offerAddresses(tx, context.ssh));
