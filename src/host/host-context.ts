@@ -50,6 +50,6 @@ export function networkKind({ network }: Pick<HostContext, 'network'>): VmNetwor
 }
 
 /** The user that an instance's VM runs as; null where all VMs run as our own user. */
-export function vmOwner({ vm_gid }: Pick<HostContext, 'vm_gid'>, ssh_port: number): VmUser | null {
-  return vm_gid === null ? null : { uid: vmUser(ssh_port).uid, gid: vm_gid };
+export function vmOwner({ vm_gid }: Pick<HostContext, 'vm_gid'>, slot: number): VmUser | null {
+  return vm_gid === null ? null : { uid: vmUser(slot).uid, gid: vm_gid };
 }

@@ -144,7 +144,7 @@ const MachineSpec = named('MachineSpec', {
   memory_mib: whole(1, 2 ** 26),
   disk_bytes: Bytes,
   /** Of no other instance on this host, and fixed there: user, TAP device and own address derive from it. */
-  ssh_port: Port,
+  slot: Port,
   auto_flush_seconds: nullable(whole(0, 2 ** 31 - 1)),
 });
 

@@ -149,7 +149,7 @@ describe('with a second host', () => {
     const there = await api.agent.assigned(instance.id);
     assert.equal(there.previous_failed, true);
     const late = await b.agent.known(instance.id);
-    assert.equal(there.spec.ssh_port, late.spec.ssh_port);
+    assert.equal(there.spec.slot, late.spec.slot);
     assert.equal(there.epoch, late.epoch + 1);
     assert.equal(there.own_since, late.epoch + 1, 'what an older overlay here holds counts for nothing');
     await api.agent.ready(instance.id, { code: 'recovered', message: 'From generation 1.' });

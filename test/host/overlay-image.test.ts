@@ -68,7 +68,7 @@ async function sceneOf(t: TestContext): Promise<Scene> {
   } as unknown as HostContext;
   const losses: Scene['losses'] = [];
   const open = (epoch: number) => {
-    const spec = { image: 'debian-12', ssh_port: 1, cpus: 1, memory_mib: 64, hostname: 'x' };
+    const spec = { image: 'debian-12', slot: 1, cpus: 1, memory_mib: 64, hostname: 'x' };
     const assignment = {
       ...{ instance_id, vm_id: newId('vm'), boot: epoch, epoch, own_since: 1, last_ran_epoch: 0, spec },
       ...{ suspended: false, resume: null, previous_failed: false, guest_ran: false },

@@ -84,7 +84,7 @@ async function runnerOf(
       user_data: false,
     },
     ...{ flush_id: null, host_key_new: false, authorized_keys: [] },
-    spec: { ssh_port: 1, auto_flush_seconds: null, memory_mib: 64, cpus: 1 },
+    spec: { slot: 1, auto_flush_seconds: null, memory_mib: 64, cpus: 1 },
   } as unknown as Assignment;
   return { runner, wanted, said, flushes, overlays, answers };
 }

@@ -38,7 +38,7 @@ test('an adopting agent reports the loss of a boot once', { skip }, async (t) =>
   const assignment = {
     ...{ instance_id, vm_id: newId('vm'), boot: 2, epoch: 2, own_since: 1, last_ran_epoch: 1 },
     ...{ previous_failed: true, guest_ran: false, suspended: false },
-    ...{ resume: null, spec: { image: 'debian-12', ssh_port: 1, cpus: 1, memory_mib: 64, hostname: 'x' } },
+    ...{ resume: null, spec: { image: 'debian-12', slot: 1, cpus: 1, memory_mib: 64, hostname: 'x' } },
   } as unknown as Assignment;
   const agent = async () => {
     const held = new LocalVm(context, instance_id, folder, () => undefined);

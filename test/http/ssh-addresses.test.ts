@@ -33,7 +33,7 @@ test('two names with two ports hold four running instances, each with its own ad
   assertError(refused, 'UNAVAILABLE', /22000-22001 of 127.77.1.1, 127.77.1.2 are all in use.*BERTH_SSH_HOST/);
   const slots = async () => {
     const found = await Promise.all(made.map(({ id }) => api.agent.known(id)));
-    return found.map(({ spec }) => spec.ssh_port);
+    return found.map(({ spec }) => spec.slot);
   };
   const before = await slots();
   assert.equal(new Set(before).size, 4, 'no two VMs of a host have the same slot');

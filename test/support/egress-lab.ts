@@ -42,12 +42,12 @@ import {
 } from './egress-outside.ts';
 import { until } from './waiting.ts';
 
-const TAP = { ssh_port: 7 * 256 + 2, mac: '52:54:00:00:07:02' };
-const NEIGHBOUR_TAP = { ssh_port: 7 * 256 + 3, mac: '52:54:00:00:07:03' };
+const TAP = { slot: 7 * 256 + 2, mac: '52:54:00:00:07:02' };
+const NEIGHBOUR_TAP = { slot: 7 * 256 + 3, mac: '52:54:00:00:07:03' };
 /** The guest's address outside of its device. */
-export const GUEST = guestAddress(TAP.ssh_port);
+export const GUEST = guestAddress(TAP.slot);
 /** Another guest of the host. */
-export const NEIGHBOUR = guestAddress(NEIGHBOUR_TAP.ssh_port);
+export const NEIGHBOUR = guestAddress(NEIGHBOUR_TAP.slot);
 const RELAY_PORT = 7_443;
 const NAMES_PORT = 7_053;
 const GATE_UID = 2_999_998;
@@ -129,14 +129,14 @@ export class EgressLab {
       [this.#neighbour, NEIGHBOUR_TAP],
     ] as const) {
       const peer = ['type', 'veth', 'peer', 'name', 'eth0', 'netns', name];
-      ip('link', 'add', tapName(tap.ssh_port), 'netns', router, ...peer);
+      ip('link', 'add', tapName(tap.slot), 'netns', router, ...peer);
       in_router('nft', ['-f', '-'], tapRules(tap));
       in_router('ip', ['-batch', '-'], tapAddresses(tap));
       ip('-n', name, 'link', 'set', 'eth0', 'address', tap.mac, 'up');
       ip('-n', name, 'address', 'add', '10.0.2.15/32', 'dev', 'eth0');
       ip('-n', name, 'route', 'add', 'default', 'via', GATEWAY, 'dev', 'eth0', 'onlink');
     }
-    ip('-n', router, 'address', 'add', 'fd00:7::1/64', 'dev', tapName(TAP.ssh_port), 'nodad');
+    ip('-n', router, 'address', 'add', 'fd00:7::1/64', 'dev', tapName(TAP.slot), 'nodad');
     ip('-n', guest, 'address', 'add', 'fd00:7::2/64', 'dev', 'eth0', 'nodad');
     ip('-n', guest, 'neighbour', 'add', 'fd00:7::1', 'lladdr', GATEWAY_MAC, 'dev', 'eth0');
     ip('-n', guest, 'route', 'add', 'default', 'via', 'fd00:7::1');

@@ -22,7 +22,7 @@ const HOLDER = join(import.meta.dirname, 'tap-holder.ts');
 const NOBODY = '00:00:00:00:00:00';
 
 export class TapGuest {
-  readonly ssh_port: number;
+  readonly slot: number;
   readonly mac: string;
   /** All that it has received. */
   readonly frames: Buffer[] = [];
@@ -30,9 +30,9 @@ export class TapGuest {
   readonly gateway_mac = GATEWAY_MAC;
   #pings = 1;
 
-  private constructor(network: GuestNetwork, ssh_port: number) {
-    this.ssh_port = ssh_port;
-    this.mac = `52:54:00:00:${(ssh_port >> 8).toString(16).padStart(2, '0')}:${(ssh_port & 255).toString(16).padStart(2, '0')}`;
+  private constructor(network: GuestNetwork, slot: number) {
+    this.slot = slot;
+    this.mac = `52:54:00:00:${(slot >> 8).toString(16).padStart(2, '0')}:${(slot & 255).toString(16).padStart(2, '0')}`;
     const [file = '', ...args] = onTap(network, this, [process.execPath, HOLDER]);
     this.process = spawn(file, args, { stdio: ['pipe', 'pipe', 'inherit'] });
     assert.ok(this.process.stdout);
@@ -42,9 +42,9 @@ export class TapGuest {
   }
 
   /** Resolves once it knows its gateway's MAC address. */
-  static async start(network: GuestNetwork, ssh_port: number): Promise<TapGuest> {
-    await routeToGuest(network, ssh_port);
-    const guest = new TapGuest(network, ssh_port);
+  static async start(network: GuestNetwork, slot: number): Promise<TapGuest> {
+    await routeToGuest(network, slot);
+    const guest = new TapGuest(network, slot);
     const who_has = arp({
       ...{ operation: 1, sender: { mac: guest.mac, ip: GUEST }, target: { mac: NOBODY, ip: GATEWAY } },
     });

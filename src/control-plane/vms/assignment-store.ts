@@ -63,7 +63,7 @@ function assignmentOf(row: AssignedRow, { keys, secrets, authority }: OfGuest): 
       cpus: row.cpus,
       memory_mib: row.memory_mib,
       disk_bytes: row.disk_gib * 2 ** 30,
-      ssh_port: row.slot,
+      slot: row.slot,
       auto_flush_seconds: row.auto_flush_seconds,
     },
     egress: { mode: row.egress_mode, allow: row.egress_allow },

@@ -47,7 +47,7 @@ const WAITING_OF_ONE_MAX = 100;
 const MANY_WAIT = 1_000;
 
 type Policed = Pick<Assignment, 'instance_id' | 'egress' | 'secrets' | 'secrets_authority'> & {
-  readonly spec: { readonly ssh_port: number };
+  readonly spec: { readonly slot: number };
 };
 
 export interface EgressControlOptions {
@@ -153,13 +153,13 @@ export class EgressControl {
     const { network, log } = this.#options;
     if (!network || !this.#gate) return;
     const guests: GuestPolicy[] = assignments.map(({ spec, egress, secrets = [], secrets_authority }) => ({
-      address: guestAddress(spec.ssh_port),
+      address: guestAddress(spec.slot),
       policy: egress,
       secrets: secrets.map(({ placeholder, hosts, value }) => ({ placeholder, hosts, value })),
       authority: secrets_authority ? fingerprintOf(secrets_authority) : null,
     }));
     for (const { instance_id, spec } of assignments)
-      this.#instances.set(guestAddress(spec.ssh_port), instance_id);
+      this.#instances.set(guestAddress(spec.slot), instance_id);
     const wanted = new Map(assignments.map((each) => [each.instance_id, digestOf(each)]));
     if (!again && sameEntries(wanted, this.#applied)) return;
     this.#certificates.replace(

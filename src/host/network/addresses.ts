@@ -2,7 +2,7 @@
  * The addresses of the guests' network (docs/adr/0054-tap-devices.md).
  *
  * Every guest has the same address, because its memory image and its template contain it. Outside of its TAP device it has an
- * address of its own, by its SSH port, in a range for tests of network equipment that no host uses otherwise (RFC 2544).
+ * address of its own, by its slot, in a range for tests of network equipment that no host uses otherwise (RFC 2544).
  */
 import { assert } from '../../shared/assert.ts';
 
@@ -19,10 +19,10 @@ export const GUESTS = '198.18.0.0/16';
 export const HOST_END = '198.19.0.1';
 export const GUESTS_END = '198.19.0.2';
 
-/** A guest's own address: 198.18, and the two bytes of its SSH port. */
-export function guestAddress(ssh_port: number): string {
-  assert(Number.isInteger(ssh_port) && ssh_port > 0 && ssh_port <= 65_535, 'ssh_port is no port');
-  return `198.18.${ssh_port >> 8}.${ssh_port & 255}`;
+/** A guest's own address: 198.18, and the two bytes of its slot. */
+export function guestAddress(slot: number): string {
+  assert(Number.isInteger(slot) && slot > 0 && slot <= 65_535, 'slot is out of range');
+  return `198.18.${slot >> 8}.${slot & 255}`;
 }
 
 /** Marks packets for the egress gate, so that they are delivered in the guests' network whatever their destination. */
@@ -38,8 +38,8 @@ export const DENIED_SET = perGuest('denied');
 export const LOG_DENIED = `update @denied { ip saddr limit rate 50/second burst 200 packets } log group ${DENIED_LOG_GROUP} queue-threshold 1`;
 
 /** The name of its TAP device. */
-export function tapName(ssh_port: number): string {
-  return `vm${ssh_port}`;
+export function tapName(slot: number): string {
+  return `vm${slot}`;
 }
 
 export function sshPortOf(tap_name: string): number {

@@ -28,8 +28,8 @@ const OPEN_TAP = join(import.meta.dirname, 'open-tap.pl');
 export const TAP_FD = 5;
 /** Where a service has a mount namespace of its own, a mount in the system's is one that the next agent sees too. */
 const SYSTEM_MOUNTS = ['--mount=/proc/1/ns/mnt', '--'] as const;
-/** An SSH port that no VM has: for the trial. */
-const TRIAL: Tap = { ssh_port: 1, mac: '52:54:00:00:00:00' };
+/** A slot that no VM has: for the trial. */
+const TRIAL: Tap = { slot: 1, mac: '52:54:00:00:00:00' };
 
 /** The rules that this process has applied. */
 const applied = new WeakMap<GuestNetwork, string>();
@@ -160,15 +160,15 @@ async function removeNamespace(name: string): Promise<void> {
 }
 
 /** The route from the host to a guest's own address. */
-export async function routeToGuest({ link }: GuestNetwork, ssh_port: number): Promise<void> {
+export async function routeToGuest({ link }: GuestNetwork, slot: number): Promise<void> {
   const way = ['via', GUESTS_END, 'dev', link, 'onlink', 'src', HOST_END];
-  await runTool('ip', ['route', 'replace', `${guestAddress(ssh_port)}/32`, ...way]);
+  await runTool('ip', ['route', 'replace', `${guestAddress(slot)}/32`, ...way]);
 }
 
 /** The command line that opens the VM's TAP device and runs `command` with it, as {@link TAP_FD}, in an empty network namespace. */
 export function onTap({ path }: GuestNetwork, tap: Tap, command: readonly string[]): string[] {
   return [
-    ...['nsenter', `--net=${path}`, '--', 'perl', OPEN_TAP, tapName(tap.ssh_port), String(TAP_FD)],
+    ...['nsenter', `--net=${path}`, '--', 'perl', OPEN_TAP, tapName(tap.slot), String(TAP_FD)],
     ...[tapAddresses(tap), tapRules(tap), 'unshare', '--net', '--', ...command],
   ];
 }

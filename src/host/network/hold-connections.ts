@@ -66,11 +66,8 @@ export async function removeHeld(network: Held): Promise<void> {
  */
 
 /** In the guests' network, `path`, and in the host's. @throws why they cannot be removed */
-export async function forgetConnections(
-  { path }: { readonly path: string },
-  ssh_port: number,
-): Promise<void> {
-  const remove = ['conntrack', '-D', '-s', guestAddress(ssh_port)];
+export async function forgetConnections({ path }: { readonly path: string }, slot: number): Promise<void> {
+  const remove = ['conntrack', '-D', '-s', guestAddress(slot)];
   for (const [file = '', ...args] of [remove, ['nsenter', `--net=${path}`, '--', ...remove]]) {
     try {
       await runTool(file, args);

@@ -102,14 +102,14 @@ export function guestsRules({ resolvers, host_networks }: GuestsRules): string {
 /** What one TAP device gets: its addresses, and the nftables table that translates and filters its guest's frames. */
 
 export interface Tap {
-  readonly ssh_port: number;
+  readonly slot: number;
   /** Of the guest's network card. */
   readonly mac: string;
 }
 
 /** The input of `ip -batch -`. The kernel removes all of it with the device. */
-export function tapAddresses({ ssh_port, mac }: Tap): string {
-  const [name, address] = [tapName(ssh_port), guestAddress(ssh_port)];
+export function tapAddresses({ slot, mac }: Tap): string {
+  const [name, address] = [tapName(slot), guestAddress(slot)];
   return [
     `link set dev ${name} address ${GATEWAY_MAC}`,
     `address replace ${GATEWAY}/32 dev ${name}`,
@@ -130,9 +130,9 @@ export function tapAddresses({ ssh_port, mac }: Tap): string {
  * the start of the packet that it is about, with the guest's address in it. nft would leave its checksum wrong there: a word of
  * the error that is unused (RFC 792) evens it out.
  */
-export function tapRules({ ssh_port, mac }: Tap): string {
+export function tapRules({ slot, mac }: Tap): string {
   assert(/^([0-9a-f]{2}:){5}[0-9a-f]{2}$/.test(mac), 'mac is no MAC address');
-  const [name, address] = [tapName(ssh_port), guestAddress(ssh_port)];
+  const [name, address] = [tapName(slot), guestAddress(slot)];
   return [
     // Declare the table first, so that deleting it cannot fail: an earlier device of that name may have left it.
     `table netdev ${name} {}`,

@@ -24,12 +24,12 @@ test('an ICMP error keeps its checksum when the address in it becomes the guestâ
   }
 });
 
-test('every SSH port gives another address, and what is no port is refused', () => {
+test('every slot gives another address, and what is no slot is refused', () => {
   const addresses = [1, 22_000, 65_535].map(guestAddress);
   assert.deepEqual(addresses, ['198.18.0.1', '198.18.85.240', '198.18.255.255']);
-  for (const port of [0, -1, 1.5, 65_536]) assert.throws(() => guestAddress(port), /ssh_port/);
+  for (const port of [0, -1, 1.5, 65_536]) assert.throws(() => guestAddress(port), /slot/);
 });
 
 test('a MAC address cannot add a rule', () => {
-  assert.throws(() => tapRules({ ssh_port: 22_000, mac: '52:54:00:00:00:00 accept' }), /MAC/);
+  assert.throws(() => tapRules({ slot: 22_000, mac: '52:54:00:00:00:00 accept' }), /MAC/);
 });

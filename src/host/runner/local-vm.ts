@@ -363,7 +363,7 @@ export class LocalVm {
   }
 
   flush(assignment: Assignment, quiesce: FlushOptions['quiesce'], signal: AbortSignal): Promise<FlushResult> {
-    const owner = vmOwner(this.#context, assignment.spec.ssh_port);
+    const owner = vmOwner(this.#context, assignment.spec.slot);
     const machine = this.running;
     const options = { context: this.#context, machine, disk: this.disk, owner, quiesce, signal };
     const flushOnce = () => {
@@ -383,7 +383,7 @@ export class LocalVm {
   ): Promise<MemoryRef> {
     const machine = this.running;
     const { spec } = assignment;
-    const owner = vmOwner(this.#context, spec.ssh_port);
+    const owner = vmOwner(this.#context, spec.slot);
     const options = { context: this.#context, machine, disk: this.disk, spec, owner, ...signals };
     const { lazy } = machine;
     if (!lazy) return suspendMachine(options);

@@ -137,7 +137,7 @@ interface PausedVm extends FoundDisk, LaunchedQemu {
 export async function launchMachine(launch: Launch, how: How): Promise<Machine> {
   const { context, assignment } = launch;
   if (how.run) context.egress.requireEnforced(assignment);
-  const owner = vmOwner(context, assignment.spec.ssh_port);
+  const owner = vmOwner(context, assignment.spec.slot);
   const folder = vmFolder(context.paths.vms, assignment.instance_id);
   const found = await findDisk(launch, how);
   const { image, verdict } = found;

@@ -79,7 +79,7 @@ async function launchOnce(
 ): Promise<LaunchedQemu> {
   const tap = owner && context.network;
   const network: VmNetwork = tap
-    ? { kind: 'tap', address: guestAddress(spec.ssh_port) }
+    ? { kind: 'tap', address: guestAddress(spec.slot) }
     : { kind: 'user', ssh_forward_port: await freeLoopbackPort() };
   const machine: VmSpec = {
     ...{ instance_id, vm_id, accel: context.accel, hostname: spec.hostname, ...sizeOf(spec) },
@@ -96,8 +96,8 @@ async function launchOnce(
   };
   if (tap) {
     // The agent removes them too, but later, and not while it was down.
-    const forgotten = forgetConnections(tap, spec.ssh_port).catch(() => undefined);
-    await Promise.all([routeToGuest(tap, spec.ssh_port), forgotten]);
+    const forgotten = forgetConnections(tap, spec.slot).catch(() => undefined);
+    await Promise.all([routeToGuest(tap, spec.slot), forgotten]);
   }
   const vm = await launchVm({
     qemu_binary: context.qemu_binary,
@@ -105,7 +105,7 @@ async function launchOnce(
     ...(owner ? { run_as: owner } : {}),
     ...(owner && context.jail ? { jail: { jail: context.jail, files: filesOfVm(machine) } } : {}),
     ...(tap
-      ? { onTap: (command) => onTap(tap, { ssh_port: spec.ssh_port, mac: macAddress(instance_id) }, command) }
+      ? { onTap: (command) => onTap(tap, { slot: spec.slot, mac: macAddress(instance_id) }, command) }
       : {}),
     ...(memory_fd === undefined ? {} : { memory_fd }),
     runtime_dir: folder.runtime,
