@@ -55,6 +55,7 @@ export const SIDEBAR: readonly Part[] = [
       ['API reference', '/docs/api'],
       ['Permissions', 'docs/permissions.md'],
       ['Errors', 'docs/errors.md'],
+      ['Glossary', 'docs/glossary.md'],
       ['Changes', 'CHANGELOG.md'],
     ],
   },
