@@ -80,7 +80,7 @@ test('a server survives the kill of its launcher, and the next start adopts it',
   const paths = await usedDataFolder(t);
   const starter = runScript(
     t,
-    `import { startEmbeddedPostgres } from 'SRC/launch/embedded-postgres.ts';
+    `import { startEmbeddedPostgres } from 'SRC/launcher/embedded-postgres.ts';
      import { pathsIn } from 'SRC/config/paths.ts';
      const postgres = await startEmbeddedPostgres(pathsIn(${JSON.stringify(paths.data)}), { say: () => undefined });
      console.log('pid ' + postgres.pid());

@@ -49,10 +49,10 @@ async function usedProjectFolder(t: TestContext): Promise<string> {
 
 function launch(t: TestContext, project: string, settings: Record<string, string>): Script {
   const code = `
-    import { createLog } from 'SRC/lib/log.ts';
-    import { announceWhenReady } from 'SRC/launch/ready.ts';
-    import { configOrRefuse, start } from 'SRC/launch/start.ts';
-    import { refuse, sayOnStdout, StartError } from 'SRC/launch/start-error.ts';
+    import { createLog } from 'SRC/shared/log.ts';
+    import { announceWhenReady } from 'SRC/launcher/ready.ts';
+    import { configOrRefuse, start } from 'SRC/launcher/start.ts';
+    import { refuse, sayOnStdout, StartError } from 'SRC/launcher/start-error.ts';
     try {
       const env = { ...process.env, ...${JSON.stringify(settings)} };
       const project_dir = ${JSON.stringify(project)};

@@ -121,8 +121,8 @@ test('a role that refuses its settings at its first start is reported, and not r
 /** A launcher with one role, as a process of its own. It says each SIGINT. @param apart_ms between two that are not one */
 function launcher(child: RoleSpec, apart_ms = 0): string {
   return `
-    import { createLog } from 'SRC/lib/log.ts';
-    import { supervise, superviseUntilSignal } from 'SRC/launch/supervise.ts';
+    import { createLog } from 'SRC/shared/log.ts';
+    import { supervise, superviseUntilSignal } from 'SRC/launcher/supervise.ts';
     const supervisor = supervise({
       roles: [${JSON.stringify(child)}], env: process.env, log: createLog('test', 'silent'),
       timing: { grace_ms: 600000 },
@@ -193,7 +193,7 @@ for (const [what, does] of [
     const journal = join(await temporaryFolder(t), 'journal');
     const code = `
       import { appendFileSync } from 'node:fs';
-      import { exitWithParent } from 'SRC/launch/supervise.ts';
+      import { exitWithParent } from 'SRC/launcher/supervise.ts';
       exitWithParent(() => { appendFileSync(${JSON.stringify(journal)}, 'orphaned\\n'); ${does} }, 100);
       setInterval(() => {}, 1000);
       appendFileSync(${JSON.stringify(journal)}, 'a up ' + process.pid + '\\n');`;
