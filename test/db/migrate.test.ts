@@ -16,7 +16,7 @@ import { queryOnce, startDatabase } from '../support/database.ts';
 import { dumpSchema } from '../support/dump-schema.ts';
 import { until } from '../support/waiting.ts';
 
-const DB = join(import.meta.dirname, '..', '..', 'src', 'db');
+const DB = join(import.meta.dirname, '..', '..', 'src', 'control-plane', 'db');
 const database = await startDatabase();
 after(() => database.close());
 

@@ -15,7 +15,7 @@ import { AS_ROOT, cleanUp, kill, runScript, type Script, SRC, temporaryFolder } 
 
 const ROLE = `
   import { createServer } from 'node:http';
-  import { exitWithParent } from '${SRC}/launch/supervise.ts';
+  import { exitWithParent } from '${SRC}/launcher/supervise.ts';
   const port = Number(process.env.BERTH_LISTEN.split(':')[1]);
   createServer((_, response) => response.end(process.pid + ' ' + process.env.DATABASE_URL)).listen(port, '127.0.0.1');
   exitWithParent(() => process.exit(0));

@@ -85,7 +85,8 @@ class Windows {
       this.#windows.set(key, window);
     }
     window.count += times;
-    return { count: window.count, left_ms: window.ends_ms - now_ms };
+    // Whole: a sum of fractions may be more than its parts.
+    return { count: window.count, left_ms: Math.round(window.ends_ms - now_ms) };
   }
 }
 
