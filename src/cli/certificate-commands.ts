@@ -1,4 +1,4 @@
-/** `berth certificate …`, on the server; and the certificate that a token names. */
+/** `berth certificate …`, which runs on the server of a control plane; and reads which certificate a join token pins. */
 import { transaction } from '../control-plane/db/pool.ts';
 import {
   findCertificates,

@@ -1,4 +1,4 @@
-/** Parses names, numbers, sizes and labels. */
+/** Parses values of command-line arguments: names, numbers, sizes and labels. */
 import { UsageError } from './command-error.ts';
 
 export function whole(name: string, text: string | undefined): number | undefined {

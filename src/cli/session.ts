@@ -1,7 +1,7 @@
 /**
- * The server and credential of a command. Server: --url, BERTH_URL, the profile's, else this machine's, else that of the
- * last login. Credential: BERTH_API_KEY, which belongs to BERTH_URL, else the profile's key. A call that needs a recent password opens a session with the
- * password, or one that the user confirms in a browser.
+ * Chooses the server and the credential of a command. The server is that of --url, else of BERTH_URL, of the profile, of this machine,
+ * or of the last login. The credential is BERTH_API_KEY, only with BERTH_URL, else the key of the profile. A call that needs a recent
+ * password opens a session, by the password or by a confirmation in a browser.
  */
 import { Berth, BerthConnectionError, BerthError, type BerthOptions } from '../../client/src/berth.ts';
 import type { Env } from '../config/env.ts';

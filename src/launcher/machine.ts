@@ -1,4 +1,7 @@
-/** What a launcher runs on its machine, and the settings that it needs for that. Checked before anything else. */
+/**
+ * Reads the settings of what this machine runs: everything (`npm start`), a control plane, a host, or an ingress. It runs before any
+ * process starts, so a wrong setting ends the start at once.
+ */
 import { existsSync } from 'node:fs';
 import type { Config } from '../config/config.ts';
 import type { Paths } from '../config/paths.ts';

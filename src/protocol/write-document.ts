@@ -1,6 +1,6 @@
 /**
- * The internal API's document as it is committed: what `routes.ts` and its schemas say, as OpenAPI. Run as a program it writes
- * `openapi/agent-v<version>.json`.
+ * Makes the OpenAPI document of the internal API from `routes.ts` and its schemas. Run as a program, it writes
+ * `openapi/agent-v<version>.json`, which is kept in Git.
  */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';

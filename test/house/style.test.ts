@@ -48,6 +48,13 @@ test(`no file has more than ${MAX_LINES} lines`, () => {
   );
 });
 
+test('every file of more than 30 lines begins with what it owns', () => {
+  const headless = code
+    .filter((path) => /^(src|client|console|adapters)\//.test(path) && !isTest(path))
+    .filter((path) => read(path).split('\n').length > 31 && !/^(#!.*\n)?\/\*\*/.test(read(path)));
+  assert.deepEqual(headless, []);
+});
+
 test('no comment line has more than 160 characters', () => {
   const commented = [
     ...[...code, ...python],

@@ -1,11 +1,11 @@
 /**
- * Makes a disk as small as its retained generations allow: one full map for the oldest, deltas for the others, no other
- * rows; segments that are less than half live are rewritten; objects without a reference are released.
+ * Compacts a disk: keeps one full map for the oldest retained generation and a delta for each later one, rewrites segments that are less
+ * than half live, and releases objects that nothing refers to.
  *
  * It can be killed at any point and run concurrently: all objects are durable before the one transaction that refers to
- * them, and that transaction checks that the chains are still as they were read, and that the sweep has left the objects
+ * them, and that transaction checks that nobody has changed the chains since they were read, and that the sweep has left the objects
  * alone (segment-store.ts). Unused objects are removed by their writer or, after a kill, by the sweep. Released objects stay
- * for a while (`free-segments`).
+ * for a while (`freeSegments` in remove-objects.ts).
  */
 import { CompressPool } from '../../disk-format/compress-pool.ts';
 import { diskPrefix } from '../../disk-format/disk-prefix.ts';

@@ -1,6 +1,6 @@
 /**
- * The tasks that remove objects from the store: of deleted instances, of used memory, of dropped generations, and what no row
- * names. Writers under way are honoured.
+ * Tasks that remove objects from the store: those of deleted instances, memory that a VM has resumed from, generations that are not
+ * retained, and orphans that no row names. An object that somebody is still writing is never removed.
  */
 import { diskPrefix } from '../../disk-format/disk-prefix.ts';
 import { consumedKey } from '../../disk-format/memory-format.ts';

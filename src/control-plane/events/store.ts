@@ -1,4 +1,4 @@
-/** Rows of events: insert, give each its position, read pages and streams, delete old ones. */
+/** Rows of events: insert, give each its position in the one order of all, read pages and streams, delete old ones. */
 import { type Insertable, type SqlBool, sql } from 'kysely';
 import type { EventId, InstanceId, OrgId, UserId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';

@@ -1,4 +1,4 @@
-/** Signals, sizes and input for running execs, and the streams of their output. */
+/** Sends signals, terminal sizes and input to running execs, and streams their output. */
 import type { Duplex } from 'node:stream';
 import type { ExecControlResult, ReportedExec } from '../../protocol/exec-types.ts';
 import type { HostCall } from '../../protocol/host-calls.ts';

@@ -1,8 +1,8 @@
 /**
- * Tells waits for a host when its agent stands still: it has given no sign of life for HOST_FRESH_SECONDS, as the database knows,
- * because it may be connected to another control plane. Work that takes long is no silence: the agent's heartbeats go on.
+ * Ends the waits for a host whose agent has sent no heartbeat for HOST_FRESH_SECONDS. It reads the last heartbeat from the database,
+ * because the agent may be connected to another control plane. Work that takes long is no silence: heartbeats go on.
  *
- * Invariant: one statement a tick for all hosts that anybody waits for, and none while nobody does.
+ * Invariant: one query a tick for all hosts that somebody waits for, and none while nobody does.
  */
 import type { HostId } from '../../shared/ids.ts';
 import type { Db } from '../db/pool.ts';

@@ -1,7 +1,7 @@
 /**
- * The way to the OpenID provider and back: two redirects for browsers, which need no credential, and the begin of a sudo
- * grant, which needs a session. The browser's cookie binds the way back to the way there. Every end is a page of the console:
- * `#oidc=…` names what happened, and its text is in the console.
+ * Login by OpenID Connect: the redirect to the provider and its callback, which need no credential, and the start of a sudo grant,
+ * which needs a session. A cookie binds the callback to the browser that began. Each outcome redirects to the console with
+ * `#oidc=<code>`; the console has the text.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { Type } from 'typebox';

@@ -1,4 +1,4 @@
-/** Restarts failed VMs whose instance asks for it, later after each failure. */
+/** Restarts failed VMs of instances that ask for it, with pauses that grow. */
 import { present } from '../../shared/assert.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { InstanceId } from '../../shared/ids.ts';

@@ -1,12 +1,12 @@
 /**
- * Which addresses the first packet of a restricted VM's connection may go to, beside those of its policy: a set of the kernel with what
- * the gate's resolver gave for allowed names. Without it a connection would be accepted before the gate knows what it is for.
+ * Keeps the kernel's set of the addresses that the gate has resolved for allowed names. The first packet of a restricted VM to any other
+ * address is refused, unless its policy allows that address. Without the set, a connection would look open before the gate judges it.
  *
- * The set has a table of its own, which nobody replaces: it outlives gate and agent, as what a guest knows of names does. The rules of
- * guest-rules.ts see a mark.
+ * The set has a table of its own, which outlives gate and agent, as a guest's knowledge of names does. It marks packets for the rules of
+ * guest-rules.ts.
  *
- * Invariants: one transaction runs at a time, with what came meanwhile; a guest's part of it is bounded, and so are its addresses, of
- * which the oldest is dropped; a guest whose change fails, or that asks without an end, holds up and fails no other; a guest that left has none.
+ * Invariants: changes are batched, one transaction at a time; each guest's part of a batch and its addresses are bounded, and the oldest
+ * address is dropped; a guest whose change fails, or that looks up names without end, delays and fails no other; a guest that left has none.
  */
 import { isIPv4 } from 'node:net';
 import { assert } from '../../shared/assert.ts';

@@ -1,13 +1,13 @@
 /**
- * The gate: resolver and relay of the VMs whose egress is restricted, and relay of what VMs with secrets send to port 443. The packet
- * rules lead look-ups and TCP connections here, with the original destination; everything else is decided by the rules alone.
+ * The egress gate: DNS resolver and TCP proxy of the VMs whose egress is restricted, and proxy for port 443 of VMs with secrets. Rules of
+ * nftables lead these connections here and keep the original destination; the rules alone decide everything else.
  *
  *   look-up ──► dns-server ──► guest: is the name permitted? ──► name-resolver ──► the host's resolvers
  *   port 443 ──► tls-way ──┬──► secret-way, where a secret names the server
  *   port 80 ──► http-way ──┼──► guest: is the name permitted, and did it have this address? ──► the destination
  *   other ──► address-way ─┘
  *
- * Invariants: a VM that is not in the state gets nothing; a restricted one gets a connection only to an address that it is allowed, or
+ * Invariants: a VM that is not in the gate's state gets nothing; a restricted one gets a connection only to an address that it is allowed, or
  * that the resolver gave for an allowed name; a new state takes effect for open connections before it is confirmed.
  */
 import type { Socket } from 'node:net';

@@ -1,4 +1,7 @@
-/** One request on a connection that carries secrets: whether it goes to the server, and with which fields. */
+/**
+ * Decides whether one HTTP request on a connection with secrets may be sent, and makes its header fields, with secrets in place of their
+ * placeholders.
+ */
 import type { TLSSocket } from 'node:tls';
 import { sentName } from '../../shared/egress-policy.ts';
 import type { CheckedRequest } from '../../shared/http-request.ts';

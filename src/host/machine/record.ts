@@ -1,6 +1,6 @@
 /**
- * What an adopting agent must know of a machine: `vms/<instance id>/record.json`, replaced durably at each change. The VM's user
- * may traverse the folder and cannot write to it.
+ * Reads and writes what a restarted agent must know to take over a running VM: `vms/<instance id>/record.json`, replaced durably at
+ * each change; and `loss.json`, a loss that was not reported yet. The VM's user may traverse the folder and cannot write to it.
  */
 import { chmod, mkdir, readdir, readFile, rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
