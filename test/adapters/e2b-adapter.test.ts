@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { request } from 'node:http';
-import { type AddressInfo, connect } from 'node:net';
+import { type AddressInfo, connect, type Socket } from 'node:net';
 import { text } from 'node:stream/consumers';
 import { after, describe, test } from 'node:test';
 import { gzipSync } from 'node:zlib';
@@ -25,13 +25,14 @@ const tokens_key = randomBytes(32);
 const logged: string[] = [];
 
 /** An adapter that was started just now. */
-async function startAdapter(): Promise<{ adapter: Adapter; port: number; url: string }> {
+async function startAdapter(connections?: number): Promise<{ adapter: Adapter; port: number; url: string }> {
   const adapter = new Adapter({
     berth_url: api.origin,
     key: tokens_key,
     domain: 'localhost',
     api_key: own_key,
     log: (line) => logged.push(line),
+    ...(connections === undefined ? {} : { connections }),
   });
   after(() => adapter.close());
   await adapter.start();
@@ -224,4 +225,19 @@ describe('an upload', () => {
     assert.equal(wrong.status, 400);
     assert.match(await wrong.text(), /not gzip/);
   });
+});
+
+test('idle connections are bounded: the oldest is ended for a new one, and requests are answered', async (t) => {
+  const { port, url } = await startAdapter(8);
+  const idle: Socket[] = [];
+  for (let n = 0; n < 12; n++) {
+    const socket = connect(port, '127.0.0.1');
+    t.after(() => socket.destroy());
+    socket.on('error', () => undefined);
+    await once(socket, 'connect');
+    idle.push(socket);
+  }
+  await until('the oldest are ended', () => idle.slice(0, 8).every((socket) => socket.closed));
+  assert.equal(idle.at(-1)?.closed, false);
+  assert.equal((await fetch(`${url}/sandboxes`)).status, 401);
 });

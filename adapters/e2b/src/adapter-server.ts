@@ -7,6 +7,12 @@
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import { Berth } from '../../../client/src/berth.ts';
+import {
+  boundHttp,
+  ConnectionBudget,
+  filesForConnections,
+  openFilesLimit,
+} from '../../../src/shared/connection-budget.ts';
 import { contain, endAfterFault } from '../../../src/shared/contain.ts';
 import { AccessTokens } from './access-token.ts';
 import { parsed, sendJson } from './connect-protocol.ts';
@@ -19,6 +25,9 @@ import { instanceIdOf } from './sandbox.ts';
 import { type CreateBody, Sandboxes } from './sandboxes.ts';
 
 const ENVD_PORT = 49983;
+/** Its own, one to Berth, and one in reserve. */
+const FILES_OF_A_CONNECTION = 3;
+const CONNECTIONS_MAX = 10_000;
 const SANDBOX_PATH = /^(?:\/v2)?\/sandboxes(?:\/([^/]+)(?:\/(\w+))?)?$/;
 
 export interface AdapterOptions {
@@ -29,6 +38,13 @@ export interface AdapterOptions {
   readonly log: (line: string) => void;
   /** The adapter's own: it ends the sandboxes of its organisation, and opens their ports. */
   readonly api_key: string;
+  /** At most so many connections at once, half of them of one address; absent: as many as the limit of open files allows. */
+  readonly connections?: number;
+}
+
+function connectionsOfOpenFiles(): number {
+  const files = filesForConnections(openFilesLimit());
+  return Math.min(CONNECTIONS_MAX, Math.floor(files / FILES_OF_A_CONNECTION));
 }
 
 export class Adapter {
@@ -59,6 +75,8 @@ export class Adapter {
       if (forward) passUpgrade(request, socket, head, forward);
       else refuseUpgrade(socket, 404, 'This adapter has not served that sandbox since it started.');
     });
+    const most = options.connections ?? connectionsOfOpenFiles();
+    boundHttp(this.server, new ConnectionBudget({ most, per_source: most }));
   }
 
   /** Finds all sandboxes. @throws BerthError if the adapter's key may not */

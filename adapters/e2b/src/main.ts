@@ -1,6 +1,5 @@
 #!/usr/bin/env node
-/** Starts the E2B adapter: reads its settings, listens, and ends with its signals. */
-/** `berth-e2b`: see docs/e2b.md. */
+/** `berth-e2b` (docs/e2b.md): reads the settings, listens, and ends at SIGINT or SIGTERM. */
 import type { AddressInfo } from 'node:net';
 import { parseArgs } from 'node:util';
 import { reportThrows } from '../../../src/shared/contain.ts';

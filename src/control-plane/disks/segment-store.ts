@@ -25,7 +25,7 @@ export async function insertObjects(
 
 /**
  * Those of the stored `keys` that must stay: known objects, saved memory, memory that a suspend writes, a flush that may
- * still commit, and everything of an instance that somebody writes objects for (below).
+ * still commit, and everything of an instance that somebody writes objects for (`writeObjects`).
  */
 export async function knownObjects(tx: Tx, keys: readonly string[]): Promise<ReadonlySet<string>> {
   const { rows } = await sql<{ key: string }>`

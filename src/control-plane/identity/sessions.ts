@@ -1,6 +1,6 @@
 /**
  * Sessions last up to 30 days and end by logout, revocation or a password change. A bearer token is valid for an hour. A
- * refresh token (a cookie of the console) gets a new bearer token and is itself replaced (`below`). Bearer
+ * refresh token (a cookie of the console) gets a new bearer token and is itself replaced (`RefreshTokens`). Bearer
  * tokens overlap, so that two pages of one browser do not end each other's.
  *
  * A replaced refresh token that is used again after more than ten seconds ends its session, because it was copied.

@@ -1,6 +1,6 @@
 /**
  * The nftables rules of the guests' network namespace. They name no VM: every TAP device is `vm…`, and its own table gives its guest
- * one address that cannot be forged (below).
+ * one address that cannot be forged (`tapRules`).
  */
 import { isIP } from 'node:net';
 import { assert } from '../../shared/assert.ts';

@@ -1,6 +1,6 @@
 /**
  * Keeps in the guest what new sessions need of its secrets: placeholders and the certificate, as the control plane last set them.
- * A frozen guest's agent refuses; the push is retried. SSH sessions get theirs with the keys (`below`).
+ * A frozen guest's agent refuses; the push is retried. SSH sessions get theirs with the keys (`sessionEnvironment`).
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
