@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { PROJECT } from '../bin/build-folder.ts';
-import type { DocumentObject } from '../src/control-plane/http/openapi/types.ts';
+import type { DocumentObject } from '../src/control-plane/http/openapi-schemas.ts';
 import type { Section } from './markdown.ts';
 import type { Page } from './pages.ts';
 import type { Found } from './src/found.ts';

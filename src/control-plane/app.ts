@@ -18,20 +18,22 @@ import { registerExecs } from './execs/routes.ts';
 import { registerFileContent } from './files/content-routes.ts';
 import { registerFiles } from './files/routes.ts';
 import { registerOperator } from './fleet/operator-routes.ts';
-import { registerAccess } from './http/access.ts';
+import { registerAccess, registerReauthorisation } from './http/access.ts';
+import { endConnectionsAtClose, mayTakeLong } from './http/connections.ts';
 import { sendError, sendMalformed } from './http/errors.ts';
-import { registerDocument } from './http/openapi/document.ts';
+import { type App, typed } from './http/mutate.ts';
+import { registerDocument } from './http/openapi-document.ts';
 import { CursorSealer } from './http/pagination.ts';
 import { RateLimits } from './http/rate-limits.ts';
-import { registerReauthorisation } from './http/reauthorise.ts';
-import { registerContentTypes } from './http/server/content-types.ts';
-import { registerConventions } from './http/server/conventions.ts';
-import { mayTakeLong } from './http/server/disconnect.ts';
-import { endConnectionsAtClose } from './http/server/end-connections.ts';
-import { KnownHosts, registerKnownHosts } from './http/server/known-hosts.ts';
-import { lazySchemas } from './http/server/lazy-schemas.ts';
-import { publicWork, registerWork } from './http/server/request-work.ts';
-import { type App, typed } from './http/typed-app.ts';
+import {
+  KnownHosts,
+  lazySchemas,
+  publicWork,
+  registerContentTypes,
+  registerConventions,
+  registerKnownHosts,
+  registerWork,
+} from './http/server.ts';
 import { answerWithSession, registerAuth } from './identity/auth-routes.ts';
 import { registerDeviceLogins } from './identity/device-login-routes.ts';
 import { registerMe } from './identity/me-routes.ts';
@@ -47,9 +49,8 @@ import { registerInvitations } from './organisations/invitation-routes.ts';
 import { registerMembers } from './organisations/member-routes.ts';
 import { OpenStreams } from './organisations/open-streams.ts';
 import { registerOrgs } from './organisations/routes.ts';
-import { registerConsole } from './pages/console.ts';
+import { registerConsole, registerSettings } from './pages/console.ts';
 import { registerDocs } from './pages/docs.ts';
-import { registerSettings } from './pages/settings.ts';
 import { registerPortAccess } from './ports/access-routes.ts';
 import { registerPorts } from './ports/routes.ts';
 import { registerSecrets } from './secrets/routes.ts';

@@ -2,7 +2,7 @@
 import type { Db } from './db/pool.ts';
 import { deleteEndedWindows } from './db/shared-limit.ts';
 import { deleteOldEvents } from './events/store.ts';
-import { deleteExpiredResponses } from './http/idempotency-store.ts';
+import { deleteExpiredResponses } from './http/idempotency.ts';
 import { deleteExpiredDeviceLogins, deleteOldPlaces } from './identity/login-store.ts';
 import { sweepUnconfirmedFactors } from './identity/mfa/store.ts';
 import { deleteExpired } from './identity/store.ts';

@@ -5,7 +5,7 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { ROLES } from './db/tables.ts';
-import { type RouteAccess, rolesOf, scopesOf } from './http/access-of.ts';
+import { type RouteAccess, rolesOf, scopesOf } from './http/access.ts';
 import { ALL_SCOPES, ROLE_SCOPES } from './identity/permissions.ts';
 import { openApiText } from './write-openapi.ts';
 

@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { withSnapshot } from '../../src/control-plane/backup/dump-data.ts';
+import { withSnapshot } from '../../src/control-plane/backup/table-data.ts';
 import { hostsCertificate } from '../../src/control-plane/fleet/hosts-certificate.ts';
 import { findRootKey } from '../../src/control-plane/fleet/root-key.ts';
 import { authoritiesOf } from '../../src/control-plane/secrets/authority.ts';

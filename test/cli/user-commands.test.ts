@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { hashRecoveryCode } from '../../src/control-plane/identity/mfa/codes.ts';
-import type { Mail } from '../../src/control-plane/mail/mailer.ts';
+import type { Mail } from '../../src/control-plane/mail/send-mails.ts';
 import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';

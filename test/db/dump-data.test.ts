@@ -1,8 +1,7 @@
 /** What a backup saves of a database, loaded into another one. */
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
-import { withSnapshot } from '../../src/control-plane/backup/dump-data.ts';
-import { loadData } from '../../src/control-plane/backup/load-data.ts';
+import { loadData, withSnapshot } from '../../src/control-plane/backup/table-data.ts';
 import { knownMigrations, migrate } from '../../src/control-plane/db/migrate.ts';
 import { queryOnce, startDatabase } from '../support/database.ts';
 

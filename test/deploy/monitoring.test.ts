@@ -6,8 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { promisify } from 'node:util';
-import { RequestMetrics } from '../../src/control-plane/http/request-metrics.ts';
-import { createMetricsApp } from '../../src/control-plane/monitoring/metrics.ts';
+import { createMetricsApp, RequestMetrics } from '../../src/control-plane/monitoring/metrics.ts';
 import { createLog } from '../../src/shared/log.ts';
 import { skipWithout } from '../support/program.ts';
 

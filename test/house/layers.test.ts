@@ -69,7 +69,7 @@ const FEATURES: Record<string, readonly string[]> = {
   db: [],
   tasks: ['db'],
   // Who calls, and what they may: the kit asks these features.
-  http: ['audit', 'context', 'db', 'identity', 'mcp', 'monitoring', 'organisations', 'pages', 'vms'],
+  http: ['audit', 'context', 'db', 'identity', 'mcp', 'organisations', 'pages', 'vms'],
   'api-keys': ['organisations', 'ssh-keys'],
   audit: [],
   disks: ['instances', 'secrets', 'usage', 'vms'],
@@ -229,6 +229,8 @@ const SQL_ELSEWHERE: readonly string[] = [
   // Locks of connections, which end with whoever has them.
   'src/control-plane/disks/keep-objects.ts',
   // What the operator is shown on the server, of several domains' tables at once.
+  // The kit's own table.
+  'src/control-plane/http/idempotency.ts',
   ...['disk-context', 'org-commands', 'server-context', 'user-commands'].map((name) => `src/cli/${name}.ts`),
 ];
 

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { request } from 'undici';
-import { etagOf } from '../../src/control-plane/http/etag.ts';
+import { etagOf } from '../../src/control-plane/http/mutate.ts';
 import { streamFrame } from '../../src/protocol/file-stream.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';

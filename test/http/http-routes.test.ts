@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { RequestMetrics } from '../../src/control-plane/http/request-metrics.ts';
+import { RequestMetrics } from '../../src/control-plane/monitoring/metrics.ts';
 import { listHttpRoutes } from '../../src/control-plane/ports/store.ts';
 import type { HttpRoute } from '../../src/protocol/ingress-types.ts';
 import { type HttpPortId, newId } from '../../src/shared/ids.ts';

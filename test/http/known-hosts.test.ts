@@ -5,8 +5,7 @@ import { type IncomingMessage, request } from 'node:http';
 import { connect } from 'node:net';
 import { json, text } from 'node:stream/consumers';
 import { after, describe, test } from 'node:test';
-import { RequestMetrics } from '../../src/control-plane/http/request-metrics.ts';
-import { createMetricsApp } from '../../src/control-plane/monitoring/metrics.ts';
+import { createMetricsApp, RequestMetrics } from '../../src/control-plane/monitoring/metrics.ts';
 import { apiForFile } from '../support/api.ts';
 
 const api = await apiForFile({

@@ -1,7 +1,7 @@
 /** Mail through a server, as `BERTH_SMTP_URL` names it. */
 import assert from 'node:assert/strict';
 import { type TestContext, test } from 'node:test';
-import { createDeliver } from '../../src/control-plane/mail/mailer.ts';
+import { createDeliver } from '../../src/control-plane/mail/send-mails.ts';
 import { startSmtpServer } from '../support/smtp-server.ts';
 
 const FROM = 'berth@example.org';

@@ -4,7 +4,7 @@ import { describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { transaction } from '../../src/control-plane/db/pool.ts';
 import { appendPrivate } from '../../src/control-plane/events/append.ts';
-import type { SentMail } from '../../src/control-plane/mail/mailer.ts';
+import type { SentMail } from '../../src/control-plane/mail/send-mails.ts';
 import { countMail, MAX_SENT, WINDOW_S } from '../../src/control-plane/mail/store.ts';
 import { sweep } from '../../src/control-plane/sweep.ts';
 import { newId } from '../../src/shared/ids.ts';

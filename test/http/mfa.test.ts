@@ -4,7 +4,7 @@ import { test } from 'node:test';
 import { sql } from 'kysely';
 import { sweepUnconfirmedFactors } from '../../src/control-plane/identity/mfa/store.ts';
 import { hashToken, newToken } from '../../src/control-plane/identity/tokens.ts';
-import type { Mail } from '../../src/control-plane/mail/mailer.ts';
+import type { Mail } from '../../src/control-plane/mail/send-mails.ts';
 import { newId } from '../../src/shared/ids.ts';
 import { mfaAppForFile, ORIGIN, type Person } from '../support/mfa-app.ts';
 import { mailNotificationsOfEvents } from '../support/notifications.ts';

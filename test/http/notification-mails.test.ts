@@ -5,7 +5,7 @@ import { sql } from 'kysely';
 import { transaction } from '../../src/control-plane/db/pool.ts';
 import { appendPrivate } from '../../src/control-plane/events/append.ts';
 import { deleteUser } from '../../src/control-plane/identity/store.ts';
-import type { SentMail } from '../../src/control-plane/mail/mailer.ts';
+import type { SentMail } from '../../src/control-plane/mail/send-mails.ts';
 import { sweep } from '../../src/control-plane/sweep.ts';
 import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';

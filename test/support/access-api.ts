@@ -13,7 +13,7 @@ import { NotifyHub } from '../../src/control-plane/db/notify.ts';
 import { type Db, openPool } from '../../src/control-plane/db/pool.ts';
 import { diskKeys } from '../../src/control-plane/disks/data-keys.ts';
 import { HostCalls } from '../../src/control-plane/fleet/host-calls.ts';
-import type { Mail } from '../../src/control-plane/mail/mailer.ts';
+import type { Mail } from '../../src/control-plane/mail/send-mails.ts';
 import { Outbound } from '../../src/control-plane/webhooks/outbound/outbound.ts';
 import { type ApiKeyId, newId, type OrgId, type ServiceAccountId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';

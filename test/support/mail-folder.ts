@@ -2,8 +2,12 @@
 import { mkdtemp, readdir, readFile, rm, stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { createDeliver, type Deliver } from '../../src/control-plane/mail/mailer.ts';
-import { type SendingParts, sendMails } from '../../src/control-plane/mail/send-mails.ts';
+import {
+  createDeliver,
+  type Deliver,
+  type SendingParts,
+  sendMails,
+} from '../../src/control-plane/mail/send-mails.ts';
 import { createLog } from '../../src/shared/log.ts';
 import { until } from './waiting.ts';
 

@@ -1,5 +1,5 @@
 /** Reads the API document for tests. */
-import type { RouteAccess } from '../../src/control-plane/http/access-of.ts';
+import type { RouteAccess } from '../../src/control-plane/http/access.ts';
 
 export interface Operation {
   readonly operationId: string;

@@ -1,8 +1,8 @@
 /** A mailbox that records each mail once its transaction has committed. */
 import { randomBytes } from 'node:crypto';
 import { afterCommit, type Tx } from '../../src/control-plane/db/pool.ts';
-import { Mailbox, type Post } from '../../src/control-plane/mail/mailbox.ts';
-import type { Mail } from '../../src/control-plane/mail/mailer.ts';
+import type { Mail } from '../../src/control-plane/mail/send-mails.ts';
+import { Mailbox, type Post } from '../../src/control-plane/mail/store.ts';
 import { Sealer } from '../../src/shared/seal.ts';
 
 export class RecordingMailbox extends Mailbox {

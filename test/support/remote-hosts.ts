@@ -11,7 +11,7 @@ import { parseConfig } from '../../src/config/config.ts';
 import { pathsIn } from '../../src/config/paths.ts';
 import { hostsCertificate } from '../../src/control-plane/fleet/hosts-certificate.ts';
 import { createInternalApp } from '../../src/control-plane/internal/app.ts';
-import type { InternalContext } from '../../src/control-plane/internal/context.ts';
+import type { InternalContext } from '../../src/control-plane/internal/serve.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launcher/data-folder.ts';
 import { ControlPlaneClient } from '../../src/protocol/client.ts';
 import { parseJoinToken } from '../../src/protocol/join-token.ts';

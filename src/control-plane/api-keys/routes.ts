@@ -7,12 +7,10 @@ import { type ApiKeyId, isId, type ServiceAccountId } from '../../shared/ids.ts'
 import { MAX_NETWORKS } from '../../shared/networks.ts';
 import type { AppContext } from '../context.ts';
 import type { Tx } from '../db/pool.ts';
-import { principalOf } from '../http/access.ts';
+import { peek, principalOf } from '../http/access.ts';
 import { SERVICE_ACCOUNT_ID_PATTERN } from '../http/errors.ts';
-import { requireMatch, setEtag } from '../http/etag.ts';
-import { appendAudit, mutate } from '../http/mutate.ts';
+import { type App, appendAudit, mutate, requireMatch, setEtag } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
-import { peek } from '../http/path-organisation.ts';
 import {
   closed,
   EmptyBody,
@@ -29,7 +27,6 @@ import {
   Scope,
   Time,
 } from '../http/schemas.ts';
-import type { App } from '../http/typed-app.ts';
 import { refuseEscalation } from '../identity/permissions.ts';
 import type { Principal } from '../identity/principal.ts';
 import { checkQuota } from '../organisations/quotas.ts';

@@ -5,8 +5,7 @@ import { AppError } from '../../shared/errors.ts';
 import { isId } from '../../shared/ids.ts';
 import type { AppContext } from '../context.ts';
 import { principalOf } from '../http/access.ts';
-import { requireMatch, setEtag } from '../http/etag.ts';
-import { mutate } from '../http/mutate.ts';
+import { type App, mutate, requireMatch, setEtag } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import {
   closed,
@@ -22,7 +21,6 @@ import {
   Scope,
   Time,
 } from '../http/schemas.ts';
-import type { App } from '../http/typed-app.ts';
 import { refuseEscalation } from '../identity/permissions.ts';
 import { checkQuota } from '../organisations/quotas.ts';
 import { createServiceAccount, removeServiceAccount, serviceAccountView } from './service-accounts.ts';

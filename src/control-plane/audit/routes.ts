@@ -5,9 +5,9 @@ import type { AppContext } from '../context.ts';
 import { LOG_FILTERS, logFilter } from '../events/log-filters.ts';
 import { principalOf } from '../http/access.ts';
 import { AUDIT_WORD_PATTERN } from '../http/errors.ts';
+import type { App } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import { idOf, named, nullable, pageOf, pageQuery, Time } from '../http/schemas.ts';
-import type { App } from '../http/typed-app.ts';
 import { auditNames, listAudit } from './store.ts';
 
 const AuditEntry = named('AuditEntry', {

@@ -1,7 +1,17 @@
-/** Copies objects out of a store into a backup's folder, and back. Memory is bounded, whatever their number. */
+/**
+ * The objects and base images of a backup: copied from the stores that a machine uses, and back into them, every copy checked.
+ */
 import { createHash } from 'node:crypto';
-import { mkdir, open, readFile, rm } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
+import { lstat, mkdir, open, readFile, rm, symlink } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
+import {
+  fetchImage,
+  ImageDamagedError,
+  type StoredImage,
+  storeImage,
+} from '../../disk-format/image-objects.ts';
+import { listHostImages } from '../../host/image/host-images.ts';
+import { runCommand } from '../../launcher/run-command.ts';
 import {
   ObjectExistsError,
   ObjectNotFoundError,
@@ -10,7 +20,8 @@ import {
 } from '../../object-store/object-store.ts';
 import { errnoOf } from '../../shared/errors.ts';
 import { inParallel } from '../../shared/in-parallel.ts';
-import type { BackupObject } from './manifest.ts';
+import { BackupError, type BackupImage, type BackupObject } from './manifest.ts';
+import { fileSha256 } from './table-data.ts';
 
 const PIECE_BYTES = 4 * 1024 * 1024;
 const AT_ONCE = 4;
@@ -132,4 +143,145 @@ async function bringObject(
     return (await store.get(key, undefined, signal)).equals(body);
   }
   return true;
+}
+
+// Base images in a backup: folders with every file checked, from this machine's folder or from the object store, and back.
+
+/** A version that disks need, or that new disks get. */
+export interface WantedImage {
+  readonly image: string;
+  readonly version: string;
+  /** Null: it is not in the object store. */
+  readonly index_sha256: string | null;
+  readonly current: boolean;
+}
+
+export interface SaveImages {
+  readonly images_dir: string;
+  readonly into: string;
+  readonly wanted: readonly WantedImage[];
+  /** Null: what it has stays there. */
+  readonly store: ObjectStore | null;
+  readonly signal: AbortSignal;
+}
+
+export interface SavedImages {
+  readonly images: BackupImage[];
+  /** Neither on this machine nor in the object store. */
+  readonly missing: string[];
+  readonly damaged: string[];
+}
+
+/** Saves the wanted images, and those that are current on this machine. One that it lacks is fetched from the store. */
+export async function saveImages({
+  images_dir,
+  into,
+  wanted,
+  store,
+  signal,
+}: SaveImages): Promise<SavedImages> {
+  const found = await listHostImages(images_dir);
+  const isWanted = (id: string, version: string) =>
+    wanted.find((each) => each.image === id && each.version === version);
+  const saved: SavedImages = { images: [], missing: [], damaged: [] };
+  for (const { id, version, folder, newest } of found) {
+    signal.throwIfAborted();
+    const stored = isWanted(id, version);
+    if (!newest && !stored) continue;
+    const image = { id, version, name: basename(folder), newest };
+    const problem = await copyImage(images_dir, into, image);
+    if (problem === null) saved.images.push(image);
+    else if (store === null || typeof stored?.index_sha256 !== 'string')
+      saved.damaged.push(`images/${id}/${image.name}: ${problem}`);
+  }
+  const isSaved = (id: string, version: string) =>
+    saved.images.some((each) => each.id === id && each.version === version);
+  for (const { image: id, version, index_sha256, current } of wanted) {
+    signal.throwIfAborted();
+    if (isSaved(id, version)) continue;
+    const name = version.slice(0, 12);
+    if (index_sha256 === null) {
+      if (!found.some((each) => each.id === id && each.version === version))
+        saved.missing.push(`${id} ${name}`);
+      continue;
+    }
+    if (store === null) continue;
+    try {
+      await mkdir(join(into, id), { recursive: true, mode: 0o711 });
+      await fetchImage(store, { id, version, index_sha256 }, join(into, id, name), { signal });
+      saved.images.push({ id, version, name, newest: current });
+    } catch (error) {
+      if (!(error instanceof ImageDamagedError)) throw error;
+      saved.damaged.push(`images/${id}/${name}: ${error.message}`);
+    }
+  }
+  return saved;
+}
+
+/** Puts restored images into the store, which may have them already. Returns what the database says of each, by version. */
+export async function storeImages(
+  store: ObjectStore,
+  images_dir: string,
+  images: readonly BackupImage[],
+  signal: AbortSignal,
+): Promise<ReadonlyMap<string, StoredImage>> {
+  const stored = new Map<string, StoredImage>();
+  for (const { id, version, folder, manifest } of await listHostImages(images_dir)) {
+    if (!images.some((each) => each.id === id && each.version === version)) continue;
+    // The store may have another build of it, which stays what the database knows.
+    const image = await storeImage(store, folder, manifest, { signal }).catch((error: unknown) => {
+      if (!(error instanceof ImageDamagedError)) throw error;
+    });
+    if (image) stored.set(version, image);
+  }
+  return stored;
+}
+
+/** Returns the image's damage, if any, and then removes the copy. @throws BackupError when it cannot be copied */
+export async function copyImage(
+  from_dir: string,
+  to_dir: string,
+  image: BackupImage,
+): Promise<string | null> {
+  const from = join(from_dir, image.id, image.name);
+  if ((await lstat(from).catch(() => undefined)) === undefined) return 'it is missing';
+  const to = join(to_dir, image.id, image.name);
+  await mkdir(dirname(to), { recursive: true, mode: 0o711 });
+  const copied = await runCommand('cp', [
+    '-R',
+    '--sparse=always',
+    '--preserve=mode,timestamps',
+    '-T',
+    from,
+    to,
+  ]);
+  if (copied.code !== 0)
+    throw new BackupError(`${from} could not be copied: ${copied.stderr.trim()}`, 'state');
+  const problem = await imageProblem(to, image.version);
+  if (problem !== null) await rm(to, { recursive: true });
+  return problem;
+}
+
+/** Makes it current for new disks. */
+export async function makeNewest(images_dir: string, { id, name }: BackupImage): Promise<void> {
+  const current = join(images_dir, id, 'current');
+  await rm(current, { force: true });
+  await symlink(name, current);
+}
+
+async function imageProblem(folder: string, version: string): Promise<string | null> {
+  try {
+    const manifest = JSON.parse(await readFile(join(folder, 'manifest.json'), 'utf8')) as {
+      readonly files?: Readonly<Record<string, string>>;
+    };
+    if (manifest.files?.['rootfs.img'] !== version) return 'it is another image than it was';
+    for (const [name, sha256] of Object.entries(manifest.files)) {
+      if ((await fileSha256(join(folder, name))) !== sha256) return `${name} is damaged`;
+    }
+    return null;
+  } catch (error) {
+    if (error instanceof SyntaxError) return 'manifest.json is damaged';
+    if (errnoOf(error) === 'ENOENT') return 'a file of it is missing';
+    throw error;
+  }
 }

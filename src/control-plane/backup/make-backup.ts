@@ -13,11 +13,15 @@ import type { ObjectStore } from '../../object-store/object-store.ts';
 import { errnoOf, messageOf } from '../../shared/errors.ts';
 import type { Db } from '../db/pool.ts';
 import { keepObjects } from '../disks/keep-objects.ts';
-import { saveImages, type WantedImage } from './copy-images.ts';
-import { type SavedObjects, type StoredObject, saveObjects } from './copy-objects.ts';
-import { type Snapshot, withSnapshot } from './dump-data.ts';
-import { writeLines } from './line-files.ts';
+import {
+  type SavedObjects,
+  type StoredObject,
+  saveImages,
+  saveObjects,
+  type WantedImage,
+} from './copy-objects.ts';
 import { BACKUP_VERSION, BackupError, type BackupManifest, backupPaths, keyCheck } from './manifest.ts';
+import { type Snapshot, withSnapshot, writeLines } from './table-data.ts';
 
 export interface MakeBackupOptions {
   /** Created if missing; must be empty. */

@@ -2,7 +2,7 @@
  * A backup is a folder with `manifest.json`, which is written last, and the files that it names.
  *
  *     manifest.json            this
- *     database.jsonl.zst       the rows of all tables, of one snapshot (src/control-plane/backup/dump-data.ts)
+ *     database.jsonl.zst       the rows of all tables, of one snapshot (src/control-plane/backup/table-data.ts)
  *     objects.jsonl.zst        the objects that the disks need: a line each, {key, size_bytes, sha256 or null}
  *     objects/<key>            the objects, unless they are in a bucket that keeps them
  *     images/<image>/<name>/   the base images that the disks are based on

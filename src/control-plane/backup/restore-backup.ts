@@ -21,11 +21,7 @@ import { clearAllDirtyBytes, deleteStoreMark, invalidateOverlays } from '../disk
 import { giveUpLocalHost } from '../fleet/fleet-store.ts';
 import { deleteVersion, listIndexes, setStored } from '../images/store.ts';
 import { failLost } from '../vms/deadline-monitor.ts';
-import { copyImage, makeNewest, storeImages } from './copy-images.ts';
-import { restoreObjects } from './copy-objects.ts';
-import { queryTableCount } from './data-tables.ts';
-import { fileSha256, readLines } from './line-files.ts';
-import { DataError, loadData } from './load-data.ts';
+import { copyImage, makeNewest, restoreObjects, storeImages } from './copy-objects.ts';
 import { syncFileSystem } from './make-backup.ts';
 import {
   BackupError,
@@ -35,6 +31,7 @@ import {
   keyCheck,
   readManifest,
 } from './manifest.ts';
+import { DataError, fileSha256, loadData, queryTableCount, readLines } from './table-data.ts';
 
 export interface RestoreBackupOptions {
   readonly folder: string;

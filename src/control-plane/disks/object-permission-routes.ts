@@ -2,8 +2,7 @@
 import type { FastifyInstance } from 'fastify';
 import { ROUTES } from '../../protocol/routes.ts';
 import { permitObjects } from '../instances/permit-objects.ts';
-import type { InternalContext } from '../internal/context.ts';
-import { serve } from '../internal/serve.ts';
+import { type InternalContext, serve } from '../internal/serve.ts';
 
 export function registerObjectPermissions(
   app: FastifyInstance,

@@ -11,7 +11,7 @@ import type { Log } from '../../shared/log.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, transaction } from '../db/pool.ts';
 import { listFreed, listPresent, lockInstance, removeInstance } from '../instances/store.ts';
-import { eachInTurn } from '../tasks/each-in-turn.ts';
+import { eachInTurn } from '../tasks/run-tasks.ts';
 import { countLastStored } from '../usage/store.ts';
 import { deleteMemory, listOrphanedMemory } from '../vms/memory-store.ts';
 import { deleteSamples } from '../vms/metric-store.ts';
@@ -164,7 +164,7 @@ export async function freeSegments(db: Db, store: ObjectStore, log: Log, delay_m
   return freed;
 }
 
-/** Drops the generations that retention no longer keeps. `compact-disks` then removes what they alone needed. */
+// Drops the generations that retention no longer keeps. `compact-disks` then removes what they alone needed.
 
 export async function dropGenerations(db: Db): Promise<void> {
   await dropOldGenerations(db);

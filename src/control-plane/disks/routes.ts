@@ -4,11 +4,9 @@ import { Type } from 'typebox';
 import { AppError } from '../../shared/errors.ts';
 import type { AppContext } from '../context.ts';
 import { GENERATION_TRIGGERS } from '../db/tables.ts';
-import { principalOf } from '../http/access.ts';
-import { requireMatch, setEtag } from '../http/etag.ts';
-import { mutate } from '../http/mutate.ts';
+import { peek, principalOf } from '../http/access.ts';
+import { type App, mutate, requireMatch, setEtag } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
-import { peek } from '../http/path-organisation.ts';
 import {
   Consistency,
   GenerationNumber,
@@ -24,7 +22,6 @@ import {
   pathParameter,
   Time,
 } from '../http/schemas.ts';
-import type { App } from '../http/typed-app.ts';
 import { forkInstance } from '../instances/fork-instance.ts';
 import { changeGeneration, restoreInstance } from '../instances/restore-instance.ts';
 import { DnsLabel, instanceId } from '../instances/routes.ts';

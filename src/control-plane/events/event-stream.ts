@@ -19,7 +19,7 @@ import { Signal } from '../../shared/signal.ts';
 import type { NotifyHub, Topic } from '../db/notify.ts';
 import type { Db } from '../db/pool.ts';
 import { principalOf, reauthorise } from '../http/access.ts';
-import { disconnectSignal } from '../http/server/disconnect.ts';
+import { disconnectSignal } from '../http/connections.ts';
 import type { Principal } from '../identity/principal.ts';
 import type { OpenStreams } from '../organisations/open-streams.ts';
 import { headPosition, positionOf } from './store.ts';

@@ -6,6 +6,7 @@ import type { AppContext } from '../context.ts';
 import type { Tx } from '../db/pool.ts';
 import { principalOf } from '../http/access.ts';
 import { RESOURCE_ID_PATTERN } from '../http/errors.ts';
+import type { App } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import {
   closed,
@@ -19,7 +20,6 @@ import {
   pageQuery,
   Time,
 } from '../http/schemas.ts';
-import type { App } from '../http/typed-app.ts';
 import { actorNames } from '../identity/account-store.ts';
 import type { Scope } from '../identity/permissions.ts';
 import type { Principal } from '../identity/principal.ts';

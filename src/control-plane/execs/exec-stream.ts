@@ -11,7 +11,7 @@ import { AppError, invalid } from '../../shared/errors.ts';
 import { type ExecId, type InstanceId, isId } from '../../shared/ids.ts';
 import { signalNumber } from '../../shared/signal-names.ts';
 import { writeOrPause } from '../../shared/write-or-pause.ts';
-import { CLOSE } from '../http/join-sockets.ts';
+import { CLOSE } from '../http/connections.ts';
 import { EXEC_TICKET_PREFIX } from '../identity/tokens.ts';
 import { findInstance } from '../instances/store.ts';
 import { consumeTicket } from '../vms/console.ts';

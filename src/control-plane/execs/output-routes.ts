@@ -19,15 +19,15 @@ import {
 import { AppError, errnoOf, invalid } from '../../shared/errors.ts';
 import type { AppContext } from '../context.ts';
 import { principalOf, reauthorise } from '../http/access.ts';
+import { disconnectSignal } from '../http/connections.ts';
+import type { App } from '../http/mutate.ts';
 import { closed, NoContent, oneOf } from '../http/schemas.ts';
-import { disconnectSignal } from '../http/server/disconnect.ts';
-import type { App } from '../http/typed-app.ts';
 import type { OpenStreams } from '../organisations/open-streams.ts';
 import { ExecParams, execPlace } from './routes.ts';
 import type { ExecRow } from './store.ts';
 import { controlExec, execOf, execView, noInput, openOutput, recordExec, runningExec } from './use-exec.ts';
 
-/** The frames of a host's stream of output, from an offset on. A gap is an error: no reader takes what follows it for the whole. */
+// The frames of a host's stream of output, from an offset on. A gap is an error: no reader takes what follows it for the whole.
 
 /** 409 CONFLICT, whose detail programs read. */
 export class OutputLostError extends AppError {

@@ -8,8 +8,9 @@ import { SIGNAL_NAMES, signalNumber } from '../../shared/signal-names.ts';
 import type { AppContext } from '../context.ts';
 import { EXEC_STATES } from '../db/exec-tables.ts';
 import { principalOf } from '../http/access.ts';
+import { disconnectSignal } from '../http/connections.ts';
 import { NO_NUL_PATTERN } from '../http/errors.ts';
-import { mutate } from '../http/mutate.ts';
+import { type App, mutate } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import {
   closed,
@@ -25,8 +26,6 @@ import {
   pathIds,
   Time,
 } from '../http/schemas.ts';
-import { disconnectSignal } from '../http/server/disconnect.ts';
-import type { App } from '../http/typed-app.ts';
 import { EXEC_TICKET_PREFIX } from '../identity/tokens.ts';
 import { instanceId } from '../instances/routes.ts';
 import { findInstance } from '../instances/store.ts';

@@ -10,11 +10,15 @@ import { ROUTES } from '../../protocol/routes.ts';
 import { AppError, RETRY_LATER_S } from '../../shared/errors.ts';
 import type { HostId, InstanceId } from '../../shared/ids.ts';
 import { newRequestId } from '../../shared/request-id.ts';
+import { disconnectSignal } from '../http/connections.ts';
 import { refuseUpgrade } from '../http/errors.ts';
-import { disconnectSignal } from '../http/server/disconnect.ts';
-import type { CallingHost, CallingIngress } from '../internal/admit.ts';
-import type { InternalContext } from '../internal/context.ts';
-import { accepted, serve } from '../internal/serve.ts';
+import {
+  accepted,
+  type CallingHost,
+  type CallingIngress,
+  type InternalContext,
+  serve,
+} from '../internal/serve.ts';
 import { runningPlace } from '../vms/forward-stream.ts';
 import { peerStream } from './peer-routes.ts';
 

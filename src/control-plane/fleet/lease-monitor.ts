@@ -14,7 +14,7 @@ import { notify } from '../db/notify.ts';
 import { type Db, transaction } from '../db/pool.ts';
 import { noteDeleted } from '../disks/store.ts';
 import { getInstance, lockInstance } from '../instances/store.ts';
-import { eachInTurn } from '../tasks/each-in-turn.ts';
+import { eachInTurn } from '../tasks/run-tasks.ts';
 import { endWithoutHost } from '../vms/deadline-monitor.ts';
 import { failFlushes } from '../vms/flush-vm.ts';
 import { observe } from '../vms/model.ts';
@@ -66,11 +66,9 @@ export class LeaseMonitor {
   }
 }
 
-/**
- * Marks hosts whose lease has expired as lost, and fails their VMs. By then such a host has paused its VMs, so they may
- * start elsewhere. Each VM fails in its own transaction, and a lease renewal waits for that transaction: a host that comes
- * back finds each VM either unchanged or failed.
- */
+// Marks hosts whose lease has expired as lost, and fails their VMs. By then such a host has paused its VMs, so they may
+// start elsewhere. Each VM fails in its own transaction, and a lease renewal waits for that transaction: a host that comes
+// back finds each VM either unchanged or failed.
 
 const HOST_LOST = 'The host that holds its disk is lost.';
 

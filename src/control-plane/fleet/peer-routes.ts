@@ -6,8 +6,7 @@ import { type AgentRoute, ROUTES } from '../../protocol/routes.ts';
 import type { Of } from '../../protocol/schemas.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { HostId } from '../../shared/ids.ts';
-import type { InternalContext } from '../internal/context.ts';
-import { accepted } from '../internal/serve.ts';
+import { accepted, type InternalContext } from '../internal/serve.ts';
 
 export function registerPeers(
   app: FastifyInstance,

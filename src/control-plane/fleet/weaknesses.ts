@@ -7,8 +7,7 @@ import type { QuotaLimits } from '../../shared/quotas.ts';
 import type { Db } from '../db/pool.ts';
 import { sumUnheld } from '../disks/segment-store.ts';
 import type { OidcProvider } from '../identity/oidc/provider.ts';
-import type { InternalContext } from '../internal/context.ts';
-import { serve } from '../internal/serve.ts';
+import { type InternalContext, serve } from '../internal/serve.ts';
 import { listUnlimited } from '../organisations/quota-store.ts';
 import { findOrganisation } from '../organisations/store.ts';
 import { findCertificates, findRootKeyCopies } from './control-plane-store.ts';
@@ -121,7 +120,7 @@ async function weakCertificates(db: Db): Promise<Weakness[]> {
   return [{ check: 'certificate', found, next: 'berth certificate show says which, and what to do' }];
 }
 
-/** Weaknesses of the installation, for `berth doctor`. */
+// Weaknesses of the installation, for `berth doctor`.
 
 /** On the unix socket only, so that no other machine can read them. */
 export function registerWeaknesses(app: FastifyInstance, context: InternalContext): void {

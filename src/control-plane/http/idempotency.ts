@@ -1,12 +1,68 @@
-/** Reads the header Idempotency-Key. `control-plane/http/idempotency.ts` implements it. */
+/**
+ * Idempotency keys. One transaction claims the key, does the work and stores the response, so a request happened with its
+ * response, or did not happen. While a request runs, others with its key fail at once (an advisory lock of the transaction,
+ * never a wait); later ones get its response. Only successes are stored, for a day, encrypted under a key of the server.
+ */
 import { createHash } from 'node:crypto';
 import type { FastifyRequest } from 'fastify';
+import { sql } from 'kysely';
 import { canonicalJson } from '../../shared/canonical-json.ts';
 import { AppError, invalid } from '../../shared/errors.ts';
+import type { OrgId } from '../../shared/ids.ts';
 import type { Sealer } from '../../shared/seal.ts';
 import type { Tx } from '../db/pool.ts';
 import type { Principal } from '../identity/principal.ts';
-import { findResponse, type KeyName, tryLockKey, upsertResponse } from './idempotency-store.ts';
+
+// Rows of Idempotency-Keys and the answers that they repeat.
+
+const KEPT_HOURS = 24;
+
+/** A key is unique per principal and route. */
+export interface KeyName {
+  readonly org_id: OrgId;
+  readonly principal: string;
+  readonly route: string;
+  readonly key: string;
+}
+
+/** Takes a transaction-scoped advisory lock named by 64 bits of `digest`; false, at once, if another transaction has it. */
+async function tryLockKey(tx: Tx, digest: Buffer): Promise<boolean> {
+  const { rows } = await sql<{ locked: boolean }>`
+    select pg_try_advisory_xact_lock(${digest.readInt32BE(0)}, ${digest.readInt32BE(4)}) as locked`.execute(
+    tx,
+  );
+  return rows[0]?.locked === true;
+}
+
+async function findResponse(tx: Tx, { org_id, principal, route, key }: KeyName) {
+  return tx
+    .selectFrom('idempotency_keys')
+    .select(['fingerprint', 'status', 'response'])
+    .where('org_id', '=', org_id)
+    .where('principal', '=', principal)
+    .where('route', '=', route)
+    .where('key', '=', key)
+    .where('expires_at', '>', sql<Date>`now()`)
+    .executeTakeFirst();
+}
+
+/** Replaces an expired one. */
+async function upsertResponse(
+  tx: Tx,
+  { org_id, principal, route, key }: KeyName,
+  stored: { readonly fingerprint: Buffer; readonly status: number; readonly response: Buffer },
+): Promise<void> {
+  const row = { ...stored, expires_at: sql<Date>`now() + make_interval(hours => ${KEPT_HOURS})` };
+  await tx
+    .insertInto('idempotency_keys')
+    .values({ org_id, principal, route, key, ...row })
+    .onConflict((conflict) => conflict.columns(['org_id', 'principal', 'route', 'key']).doUpdateSet(row))
+    .execute();
+}
+
+export async function deleteExpiredResponses(tx: Tx): Promise<void> {
+  await tx.deleteFrom('idempotency_keys').where('expires_at', '<', sql<Date>`now()`).execute();
+}
 
 /** The header's key, bare or quoted; null if it is absent, empty or `null`. */
 export function readIdempotencyKey(request: FastifyRequest): string | null {
@@ -32,13 +88,6 @@ export function claimOf(request: FastifyRequest, principal: Principal, key: stri
     fingerprint: createHash('sha256').update(canonical).digest(),
   };
 }
-
-/**
- * Idempotency keys. One transaction claims the key, does the work and stores the response, so a request happened with its
- * response, or did not happen. While a request runs, others with its key fail at once (an advisory lock of the
- * transaction, never a wait); later ones get its response. Only successes are stored, for a day, sealed under a
- * key of the server.
- */
 
 export interface StoredResponse {
   readonly status: number;

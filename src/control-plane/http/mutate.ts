@@ -1,8 +1,14 @@
 /**
  * Every request that changes something runs here, in one transaction: claim the Idempotency-Key (if the route takes one),
- * do the handler's work, store the response for replays, write the audit entry.
+ * do the handler's work, store the response for replays, write the audit entry. A request with If-Match is refused where the
+ * resource has changed since.
  */
-import type { FastifyReply, FastifyRequest } from 'fastify';
+import { hash } from 'node:crypto';
+import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+import { assert } from '../../shared/assert.ts';
+import { canonicalJson } from '../../shared/canonical-json.ts';
+import { AppError } from '../../shared/errors.ts';
 import type { OrgId, ServiceAccountId, UserId } from '../../shared/ids.ts';
 import type { Sealer } from '../../shared/seal.ts';
 import { Turns } from '../../shared/turns.ts';
@@ -143,3 +149,29 @@ export async function appendAuditOf(
   const { actor, action, target, data = {} } = entry;
   await audit.append(tx, org_id, { actor, action, target, ip: request.ip, request_id: request.id, data });
 }
+
+// ETag and If-Match (RFC 9110, sections 8.8.3 and 13.1.1): a change is refused if the resource has changed since.
+
+/** A strong validator of the fields of a resource that calls can change. */
+export function etagOf(value: unknown): string {
+  return `"${hash('sha256', canonicalJson(value), 'base64url').slice(0, 22)}"`;
+}
+
+export function setEtag(reply: FastifyReply, value: unknown): void {
+  assert(reply.request.routeOptions.config.etag === true, 'the route declares its ETag');
+  reply.header('etag', etagOf(value));
+}
+
+/** @throws AppError PRECONDITION_FAILED where If-Match names another state */
+export function requireMatch(request: FastifyRequest, value: unknown): void {
+  const header = request.headers['if-match'];
+  if (header === undefined) return;
+  const wanted = header.split(',').map((tag) => tag.trim());
+  if (!wanted.includes('*') && !wanted.includes(etagOf(value))) throw new AppError('PRECONDITION_FAILED');
+}
+
+/** The same server; a handler's request and reply have the types of its route's schemas. */
+export function typed(app: FastifyInstance) {
+  return app.withTypeProvider<TypeBoxTypeProvider>();
+}
+export type App = ReturnType<typeof typed>;

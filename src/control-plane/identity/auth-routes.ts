@@ -6,11 +6,9 @@ import { AppError } from '../../shared/errors.ts';
 import type { SessionId, UserId } from '../../shared/ids.ts';
 import type { AppContext } from '../context.ts';
 import type { Tx } from '../db/pool.ts';
-import { principalOf } from '../http/access.ts';
+import { peek, principalOf } from '../http/access.ts';
 import { clearRefreshCookie, REFRESH_COOKIE, readCookie, setRefreshCookie } from '../http/cookies.ts';
-import { appendAuditOf, mutate } from '../http/mutate.ts';
-import { requirePasswordLogin } from '../http/password-login.ts';
-import { peek } from '../http/path-organisation.ts';
+import { type App, appendAuditOf, mutate } from '../http/mutate.ts';
 import type { RateLimits } from '../http/rate-limits.ts';
 import {
   closed,
@@ -24,7 +22,6 @@ import {
   SessionToken,
   Time,
 } from '../http/schemas.ts';
-import type { App } from '../http/typed-app.ts';
 import { changePassword, prepareNewPassword, refuseUninvited, register } from './change-account.ts';
 import { lockedNow } from './lockout.ts';
 import { finishLogin, login } from './login.ts';
@@ -32,6 +29,7 @@ import { REPLACED_GRACE_S } from './login-store.ts';
 import { User, userView } from './me-routes.ts';
 import { requireOneFactor, verifySecondFactor } from './mfa/second-factor.ts';
 import { SecondFactor } from './mfa-routes.ts';
+import { requirePasswordLogin } from './password-login.ts';
 import { PASSWORD_MAX_LENGTH, PASSWORD_MIN_LENGTH } from './passwords.ts';
 import { userOf } from './principal.ts';
 import { confirmPasswordReset, requestPasswordReset } from './reset-password.ts';

@@ -4,7 +4,7 @@ import { AppError } from '../../shared/errors.ts';
 import { newId, type OrgId, type UserId } from '../../shared/ids.ts';
 import { revokeKeysOf } from '../api-keys/revoke-api-key.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
-import type { Mailbox } from '../mail/mailbox.ts';
+import type { Mailbox } from '../mail/store.ts';
 import { acceptInvitation, findInvitation } from '../organisations/invitations.ts';
 import { organisationsOf } from '../organisations/member-store.ts';
 import { type LeftOrganisation, leaveAllOrganisations } from '../organisations/members.ts';

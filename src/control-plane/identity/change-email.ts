@@ -5,7 +5,7 @@
 import { AppError, invalid } from '../../shared/errors.ts';
 import type { UserId } from '../../shared/ids.ts';
 import { type Db, type Tx, transaction, violates } from '../db/pool.ts';
-import { type Mailbox, TOLD_FOR_S } from '../mail/mailbox.ts';
+import { type Mailbox, TOLD_FOR_S } from '../mail/store.ts';
 import { consumeMailToken, issueMailToken, MAIL_TOKEN_LIFETIME_S, voidMailTokens } from './account-store.ts';
 import { type Principal, userOf } from './principal.ts';
 import { updateEmail } from './store.ts';

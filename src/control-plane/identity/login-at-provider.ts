@@ -10,7 +10,7 @@ import { present } from '../../shared/assert.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { UserId } from '../../shared/ids.ts';
 import { type Tx, transaction } from '../db/pool.ts';
-import { type Mailbox, TOLD_FOR_S } from '../mail/mailbox.ts';
+import { type Mailbox, TOLD_FOR_S } from '../mail/store.ts';
 import { followGroups, type GroupChange } from '../organisations/follow-groups.ts';
 import { isInvited } from '../organisations/invitation-store.ts';
 import { insertUser, voidMailTokens } from './account-store.ts';
@@ -29,7 +29,7 @@ import {
   updateUser,
 } from './store.ts';
 
-/** Applies what the provider says about a person's groups, and audits what changes. */
+// Applies what the provider says about a person's groups, and audits what changes.
 
 const ACTIONS: Record<GroupChange['change'], string> = {
   added: 'member.add_by_group',

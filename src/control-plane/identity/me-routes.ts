@@ -9,10 +9,8 @@ import type { AppContext } from '../context.ts';
 import type { Tx } from '../db/pool.ts';
 import { principalOf } from '../http/access.ts';
 import { clearRefreshCookie } from '../http/cookies.ts';
-import { requireMatch, setEtag } from '../http/etag.ts';
-import { appendAudit, mutate } from '../http/mutate.ts';
+import { type App, appendAudit, mutate, requireMatch, setEtag } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
-import { requirePasswordLogin } from '../http/password-login.ts';
 import type { RateLimits } from '../http/rate-limits.ts';
 import {
   closed,
@@ -34,12 +32,12 @@ import {
   pathIds,
   Time,
 } from '../http/schemas.ts';
-import type { App } from '../http/typed-app.ts';
 import { addSshKey, type ChangedKey, keyViewOf, revokeSshKey } from '../ssh-keys/account-keys.ts';
 import { listSshKeys } from '../ssh-keys/store.ts';
 import { sshKeyView } from '../ssh-keys/view.ts';
 import { deleteAccount } from './change-account.ts';
 import { confirmEmail, requestEmailChange } from './change-email.ts';
+import { requirePasswordLogin } from './password-login.ts';
 import { PASSWORD_MAX_LENGTH } from './passwords.ts';
 import { userOf } from './principal.ts';
 import { findUser, lockUser, updateUser } from './store.ts';

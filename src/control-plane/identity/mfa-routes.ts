@@ -12,9 +12,8 @@ import { isId, type MfaFactorId, type UserId } from '../../shared/ids.ts';
 import type { AppContext } from '../context.ts';
 import { principalOf } from '../http/access.ts';
 import { BASE64URL_PATTERN, TOTP_PATTERN } from '../http/errors.ts';
-import { mutate } from '../http/mutate.ts';
+import { type App, mutate } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
-import { requirePasswordLogin } from '../http/password-login.ts';
 import type { RateLimits } from '../http/rate-limits.ts';
 import {
   closed,
@@ -31,12 +30,12 @@ import {
   SessionToken,
   Time,
 } from '../http/schemas.ts';
-import type { App } from '../http/typed-app.ts';
 import { User } from './me-routes.ts';
 import { addFactor, confirmFactor, proveFactor, removeFactor } from './mfa/factors.ts';
 import { FACTOR_TYPES, type FactorType } from './mfa/model.ts';
 import { loginByPasskey, passkeyOptions } from './mfa/passkey-login.ts';
 import { listFactors } from './mfa/store.ts';
+import { requirePasswordLogin } from './password-login.ts';
 import { userOf } from './principal.ts';
 
 const Base64url = (max: number) =>

@@ -18,10 +18,9 @@ import {
   setRefreshCookie,
   setSudoCookie,
 } from '../http/cookies.ts';
-import { appendAuditOf } from '../http/mutate.ts';
+import { type App, appendAuditOf } from '../http/mutate.ts';
 import type { RateLimits } from '../http/rate-limits.ts';
 import { closed, named } from '../http/schemas.ts';
-import type { App } from '../http/typed-app.ts';
 import { callerOf } from './auth-routes.ts';
 import { LoginRefused, loginAtProvider } from './login-at-provider.ts';
 import { type Flow, type Flows, newFlow, ownPath } from './oidc/flow.ts';

@@ -7,7 +7,7 @@
 import { AppError, invalid } from '../../shared/errors.ts';
 import type { UserId } from '../../shared/ids.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
-import type { Mailbox, Post } from '../mail/mailbox.ts';
+import type { Mailbox, Post } from '../mail/store.ts';
 import type { ChangedKey } from '../ssh-keys/account-keys.ts';
 import { consumeMailToken, issueMailToken, MAIL_TOKEN_LIFETIME_S, type WaysIn } from './account-store.ts';
 import { removeWaysIn } from './change-account.ts';

@@ -6,9 +6,8 @@ import { isId } from '../../shared/ids.ts';
 import type { AppContext } from '../context.ts';
 import { principalOf } from '../http/access.ts';
 import { setSudoCookie } from '../http/cookies.ts';
-import { mutate } from '../http/mutate.ts';
+import { type App, mutate } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
-import { requirePasswordLogin } from '../http/password-login.ts';
 import type { RateLimits } from '../http/rate-limits.ts';
 import {
   closed,
@@ -21,8 +20,8 @@ import {
   pathIds,
   Time,
 } from '../http/schemas.ts';
-import type { App } from '../http/typed-app.ts';
 import { lockedNow } from './lockout.ts';
+import { requirePasswordLogin } from './password-login.ts';
 import { PASSWORD_MAX_LENGTH } from './passwords.ts';
 import { userOf } from './principal.ts';
 import { deleteOtherSessions, deleteSession, findUser, listSessions } from './store.ts';

@@ -2,9 +2,9 @@
 import { Type } from 'typebox';
 import type { AppContext } from '../context.ts';
 import { principalOf } from '../http/access.ts';
+import type { App } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import { named, pageOf, pageQuery } from '../http/schemas.ts';
-import type { App } from '../http/typed-app.ts';
 import { listImages } from './store.ts';
 
 const EXAMPLE_VERSION = '5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef';

@@ -5,6 +5,7 @@ import { AppError, invalid } from '../../shared/errors.ts';
 import { type InstanceId, isId } from '../../shared/ids.ts';
 import type { AppContext } from '../context.ts';
 import { principalOf } from '../http/access.ts';
+import { disconnectSignal } from '../http/connections.ts';
 import {
   DNS_LABEL_PATTERN,
   IMAGE_PATTERN,
@@ -12,8 +13,7 @@ import {
   NO_NUL_PATTERN,
   PRINTABLE_PATTERN,
 } from '../http/errors.ts';
-import { requireMatch, setEtag } from '../http/etag.ts';
-import { mutate } from '../http/mutate.ts';
+import { type App, mutate, requireMatch, setEtag } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import {
   closed,
@@ -32,8 +32,6 @@ import {
   RestartPolicySchema,
   VmStateSchema,
 } from '../http/schemas.ts';
-import { disconnectSignal } from '../http/server/disconnect.ts';
-import type { App } from '../http/typed-app.ts';
 import { deleteSecrets } from '../secrets/store.ts';
 import { awaitGrowth, changeInstance, deleteInstance } from './change-instance.ts';
 import { createInstance } from './create-instance.ts';

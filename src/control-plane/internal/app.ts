@@ -27,9 +27,9 @@ import { registerHostCalls } from '../fleet/host-call-routes.ts';
 import { recordHeartbeat, renewLease } from '../fleet/host-store.ts';
 import { registerPeers } from '../fleet/peer-routes.ts';
 import { registerWeaknesses } from '../fleet/weaknesses.ts';
+import { endConnectionsAtClose } from '../http/connections.ts';
 import { sendError } from '../http/errors.ts';
-import { endConnectionsAtClose } from '../http/server/end-connections.ts';
-import { internalWork, registerWork } from '../http/server/request-work.ts';
+import { internalWork, registerWork } from '../http/server.ts';
 import { registerImageCalls } from '../images/internal-routes.ts';
 import { commitGeneration } from '../instances/commit-generation.ts';
 import { recordDisks } from '../instances/record-disks.ts';
@@ -43,10 +43,18 @@ import { recordMinutes } from '../vms/metric-history.ts';
 import { listRoutes } from '../vms/route-store.ts';
 import { wakeVm } from '../vms/start-vm.ts';
 import { markUserDataGiven, readUserData } from '../vms/store.ts';
-import { admitHost, admitIngress, tokenHashIn } from './admit.ts';
-import type { InternalContext } from './context.ts';
-import { etagOf, held } from './held.ts';
-import { accepted, checkedBy, serve, serveIngress } from './serve.ts';
+import {
+  accepted,
+  admitHost,
+  admitIngress,
+  checkedBy,
+  etagOf,
+  held,
+  type InternalContext,
+  serve,
+  serveIngress,
+  tokenHashIn,
+} from './serve.ts';
 
 const BODY_LIMIT_BYTES = 16 * 1024 * 1024;
 /** A flush of a whole, incompressible disk of 1 TiB is 177,000 segments: 30 MiB. */

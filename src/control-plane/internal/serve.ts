@@ -1,12 +1,28 @@
-/** Serves the calls of `protocol/routes.ts`: checks each body against its schema, and answers JSON, also for null. */
+/**
+ * Serves the calls of hosts and ingresses (`protocol/routes.ts`): knows the caller by its token, checks each body against its
+ * schema, answers JSON, and holds a long poll until its answer changes.
+ */
+import { createHash } from 'node:crypto';
+import type { IncomingHttpHeaders } from 'node:http';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import type { TSchema } from 'typebox';
 import { problemOf } from '../../protocol/check.ts';
+import type { ObjectRequest, SignedRequest } from '../../protocol/object-permissions.ts';
+import { protocolOf, refusalOf } from '../../protocol/protocol.ts';
 import type { AgentRoute } from '../../protocol/routes.ts';
 import type { Of } from '../../protocol/schemas.ts';
 import { present } from '../../shared/assert.ts';
+import type { ConnectionBudget } from '../../shared/connection-budget.ts';
 import { AppError } from '../../shared/errors.ts';
-import type { CallingHost, CallingIngress } from './admit.ts';
+import type { HostId, IngressId } from '../../shared/ids.ts';
+import type { AppContext } from '../context.ts';
+import type { Db } from '../db/pool.ts';
+import { findIngressByToken, setIngressProtocol } from '../fleet/control-plane-store.ts';
+import { findHostByJoinToken, findHostByToken } from '../fleet/credential-store.ts';
+import { setProtocol } from '../fleet/host-store.ts';
+import type { Peers } from '../fleet/peers.ts';
+import { disconnectSignal } from '../http/connections.ts';
+import { hashToken } from '../identity/tokens.ts';
 
 declare module 'fastify' {
   interface FastifyRequest {
@@ -75,4 +91,111 @@ export function checkedBy(schema: TSchema): (value: unknown) => { error: Error }
     const problem = problemOf(schema, value);
     return problem === null ? { value } : { error: new AppError('INVALID_REQUEST', { message: problem }) };
   };
+}
+
+// Who calls the internal API: a host's agent or an ingress, each known by its token, which is valid for its own calls only.
+
+export interface CallingHost {
+  readonly id: HostId;
+  /** On another machine. */
+  readonly remote: boolean;
+  /** It came with the credential that replaces the present one. */
+  readonly is_next: boolean;
+}
+
+export interface CallingIngress {
+  readonly id: IngressId;
+  /** The host of the same machine, whose VMs it dials itself; null: it is on another machine. */
+  readonly host_id: HostId | null;
+}
+
+/** The caller, and why it is refused. */
+interface Admitted<Caller> {
+  readonly caller: Caller;
+  readonly refusal: string | null;
+}
+
+/** `far`: it came over TLS. `joins`: with a join token. Keeps the caller's protocol version for `berth host ls`. @throws AppError UNAUTHENTICATED */
+export async function admitHost(
+  db: Db,
+  headers: IncomingHttpHeaders,
+  far: boolean,
+  joins = false,
+): Promise<Admitted<CallingHost>> {
+  const token_hash = tokenHashIn(headers);
+  const find = joins ? findHostByJoinToken : findHostByToken;
+  const host = token_hash && (await find(db, token_hash));
+  // The token of this machine's host is valid on the unix socket only, and that of any other host only over TLS.
+  if (!host || far !== host.remote) throw new AppError('UNAUTHENTICATED');
+  const { id, remote, is_next } = host;
+  const protocol = protocolOf(headers);
+  if (protocol !== host.protocol) await setProtocol(db, id, protocol);
+  return { caller: { id, remote, is_next }, refusal: refusalOf(protocol) };
+}
+
+/** The same for an ingress. */
+export async function admitIngress(
+  db: Db,
+  headers: IncomingHttpHeaders,
+  far: boolean,
+): Promise<Admitted<CallingIngress>> {
+  const token_hash = tokenHashIn(headers);
+  const ingress = token_hash && (await findIngressByToken(db, token_hash));
+  if (!ingress || far !== (ingress.host_id === null)) throw new AppError('UNAUTHENTICATED');
+  const { id, host_id } = ingress;
+  const protocol = protocolOf(headers);
+  if (protocol !== ingress.protocol) await setIngressProtocol(db, id, protocol);
+  return { caller: { id, host_id }, refusal: refusalOf(protocol) };
+}
+
+export function tokenHashIn(headers: IncomingHttpHeaders): Buffer | undefined {
+  const token = /^Bearer (\S{1,200})$/.exec(headers.authorization ?? '')?.[1];
+  return token === undefined ? undefined : hashToken(token);
+}
+
+type Shared =
+  | 'db'
+  | 'hub'
+  | 'log'
+  | 'disk_keys'
+  | 'host_calls'
+  | 'quotas'
+  | 'installation'
+  | 'http'
+  | 'secrets'
+  | 'metrics'
+  | 'oidc';
+
+export interface InternalContext extends Pick<AppContext, Shared> {
+  /** The lease of a host that is not the only one. */
+  readonly host_lease_ms: number;
+  /** Signs a request to the bucket, for a host on another machine. Absent: the objects are in a folder. */
+  readonly sign?: (request: ObjectRequest) => Promise<SignedRequest>;
+  /** The other control planes; absent: there can be none. */
+  readonly peers?: Pick<Peers, 'isPeer' | 'places'>;
+  /** Of this listener; absent: it has no bound. */
+  readonly connections?: Pick<ConnectionBudget, 'trust'>;
+}
+
+// Long polls: an answer is held until it differs from the one that the caller has seen.
+
+/** Holds a poll until its answer differs from the one that the caller has seen, or the time is over. */
+export async function held<T extends { etag: string }>(
+  read: () => Promise<T>,
+  seen: string | null,
+  reply: FastifyReply,
+  wait: (look: () => Promise<T | undefined>, signal: AbortSignal) => Promise<T | undefined>,
+): Promise<T> {
+  let newest: T | undefined;
+  const look = async () => {
+    newest = await read();
+    return newest.etag === seen ? undefined : newest;
+  };
+  const changed = await wait(look, disconnectSignal(reply));
+  return changed ?? present(newest, 'an answer: it looks at least once');
+}
+
+/** Identifies the answer of a poll. */
+export function etagOf(value: unknown): string {
+  return createHash('sha256').update(JSON.stringify(value)).digest('base64url').slice(0, 22);
 }

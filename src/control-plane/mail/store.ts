@@ -1,7 +1,15 @@
-/** Rows of mails that wait to be sent, and how many an address has got. */
+/**
+ * The outbox of all mails. A change inserts its mail in its own transaction, so no committed change loses its mail and no mail
+ * tells of a change that was rolled back. Mails are encrypted while they wait, because most contain a token. Also the limits
+ * of mails to an address and by an organisation, which are counted in the database, so that all processes share them.
+ */
 import { sql } from 'kysely';
-import type { MailId, OrgId, UserId } from '../../shared/ids.ts';
-import type { Tx } from '../db/pool.ts';
+import { AppError } from '../../shared/errors.ts';
+import { type MailId, newId, type OrgId, type UserId } from '../../shared/ids.ts';
+import type { Sealer } from '../../shared/seal.ts';
+import { Signal } from '../../shared/signal.ts';
+import { afterCommit, type Tx } from '../db/pool.ts';
+import type { Mail } from './send-mails.ts';
 
 export interface NewMail {
   readonly id: MailId;
@@ -10,7 +18,7 @@ export interface NewMail {
   readonly sealed: Buffer;
 }
 
-export async function insertMail(tx: Tx, mail: NewMail, good_for_s: number): Promise<void> {
+async function insertMail(tx: Tx, mail: NewMail, good_for_s: number): Promise<void> {
   await tx
     .insertInto('mails')
     .values({ ...mail, good_until: sql<Date>`now() + make_interval(secs => ${good_for_s})` })
@@ -81,13 +89,11 @@ export async function postponeMail(tx: Tx, { id, due_at }: WaitingMail, wait_ms:
     where id = ${id} and due_at = ${due_at}::timestamptz`.execute(tx);
 }
 
-/**
- * Limits the mails of a kind to an address: at most five in a quarter of an hour, counted over all senders. And those that an
- * organisation's members send to whomever they name: all tenants share one mail server. The counts are in the database, so all
- * processes share them.
- */
+// Limits the mails of a kind to an address: at most five in a quarter of an hour, counted over all senders. And those that an
+// organisation's members send to whomever they name: all tenants share one mail server. The counts are in the database, so all
+// processes share them.
 
-export const MAX_MAILS = 5;
+const MAX_MAILS = 5;
 /** Of an organisation, to all addresses together. */
 export const MAX_SENT = 200;
 export const WINDOW_S = 900;
@@ -99,7 +105,7 @@ const window = sql`make_interval(secs => ${sql.lit(WINDOW_S)})`;
 const recent = sql`select t from unnest(c.sent_at) as t where t > now() - ${window} order by t`;
 
 /** Counts one mail of an organisation. */
-export function countSent(tx: Tx, from: OrgId): Promise<Counted> {
+function countSent(tx: Tx, from: OrgId): Promise<Counted> {
   return countMail(tx, from, 'sent', MAX_SENT);
 }
 
@@ -134,4 +140,90 @@ export async function recountMail(tx: Tx, email: string, kind: string, counted_a
 export async function deleteOldMailCounts(tx: Tx): Promise<void> {
   await sql`
     delete from mail_counts c where not exists (${recent})`.execute(tx);
+}
+
+// The outbox of all mails. A change inserts its mail in its own transaction, so no committed change loses its mail and
+// no mail tells of a change that was rolled back. Mails are sealed while they wait: most contain a token.
+
+/** How long a mail without a token is tried: longer than an outage of a mail server. */
+export const TOLD_FOR_S = 7 * 86_400;
+
+/** The kinds that {@link Mailbox.post} limits; each kind of notification is one more. */
+export type PostKind =
+  | 'password_reset'
+  | 'confirm_email'
+  | 'email_changing'
+  | 'identity_linked'
+  | 'invitation'
+  | 'billing_email';
+export type Post = Mail & {
+  readonly kind: PostKind;
+  /** The organisation whose member named the address. */
+  readonly from?: OrgId;
+};
+
+/** A mail in the outbox. */
+export type Letter = Mail & {
+  readonly kind: string;
+  /** When the limit of its kind counted it. */
+  readonly counted_at: string;
+  /** The hash of the token that it contains, in hexadecimal digits. */
+  readonly token?: string | undefined;
+};
+
+const posted = new Signal();
+
+/** Calls `wake` after each commit of a mail in this process. Returns the function that unsubscribes. */
+export const onPosted = posted.subscribe;
+
+export class Mailbox {
+  readonly #sealer: Sealer;
+
+  constructor(sealer: Sealer) {
+    this.#sealer = sealer;
+  }
+
+  /**
+   * Counts and inserts a mail. It is sent after the commit, and tried for `good_for_s` seconds, or until the token that
+   * it contains is no longer valid.
+   * @throws AppError RATE_LIMITED if the address had too many of the kind, or the organisation sent too many: the caller's change is
+   * rolled back with it
+   */
+  async post(
+    tx: Tx,
+    { kind, to, subject, text, from }: Post,
+    good_for_s: number,
+    token_hash?: Buffer,
+  ): Promise<void> {
+    const counted = await countMail(tx, to, kind);
+    if ('free_in_s' in counted) {
+      throw new AppError('RATE_LIMITED', {
+        message: `${to} was sent ${MAX_MAILS} mails of this kind within ${WINDOW_S / 60} minutes, which is the most. Nothing was changed; try again later.`,
+        retry_after_seconds: counted.free_in_s,
+      });
+    }
+    const sent = from && (await countSent(tx, from));
+    if (sent && 'free_in_s' in sent) {
+      throw new AppError('RATE_LIMITED', {
+        message: `The organisation has sent ${MAX_SENT} mails within ${WINDOW_S / 60} minutes, which is the most. Nothing was changed; try again later.`,
+        retry_after_seconds: sent.free_in_s,
+      });
+    }
+    const token = token_hash?.toString('hex');
+    await this.insert(tx, { kind, to, subject, text, ...counted, token }, good_for_s);
+  }
+
+  /** Inserts a mail that was counted. `user_id`: the mail is deleted with this account. */
+  async insert(tx: Tx, letter: Letter, good_for_s: number, user_id: UserId | null = null): Promise<void> {
+    const id = newId('mail');
+    const sealed = this.#sealer.seal(JSON.stringify(letter), id);
+    await insertMail(tx, { id, kind: letter.kind, user_id, sealed }, good_for_s);
+    afterCommit(tx, posted.notify);
+  }
+
+  /** null if it was sealed under another root key. */
+  open(id: MailId, sealed: Buffer): Letter | null {
+    const text = this.#sealer.open(sealed, id);
+    return text === null ? null : (JSON.parse(text) as Letter);
+  }
 }

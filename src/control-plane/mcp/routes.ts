@@ -3,14 +3,76 @@
  * public API with its credential (`inner-fetch.ts`). Each message of a batch counts as a request. The SDK answers GET and DELETE,
  * which would be about sessions, with 405.
  */
-import type { FastifyReply, FastifyRequest } from 'fastify';
+import type { Readable } from 'node:stream';
+import { ReadableStream } from 'node:stream/web';
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+import { traceHeaders } from '../../shared/tracing.ts';
 import type { AppContext } from '../context.ts';
 import { principalOf } from '../http/access.ts';
-import { API_VERSION } from '../http/openapi/document.ts';
+import { disconnectSignal } from '../http/connections.ts';
+import type { App } from '../http/mutate.ts';
+import { API_VERSION } from '../http/openapi-document.ts';
 import type { RateLimits } from '../http/rate-limits.ts';
-import { disconnectSignal } from '../http/server/disconnect.ts';
-import type { App } from '../http/typed-app.ts';
-import { innerFetch } from './inner-fetch.ts';
+
+// `fetch` to this server's own API, in this process. A request takes the way of any other: authentication, scopes, rate limits,
+// audit, log. It carries the credential, the address and the trace of the request that it serves, and nothing else of it.
+
+/** Statuses whose answers have no body. */
+const BODILESS: ReadonlySet<number> = new Set([204, 205, 304]);
+
+/** @param gone aborts when the caller of `outer` disconnects */
+function innerFetch(app: FastifyInstance, outer: FastifyRequest, gone: AbortSignal): typeof globalThis.fetch {
+  return async (input, init = {}) => {
+    const { pathname, search } = new URL(String(input));
+    const over = new AbortController();
+    const signals = [gone, over.signal, ...(init.signal ? [init.signal] : [])];
+    const signal = AbortSignal.any(signals);
+    signal.throwIfAborted();
+    const host = outer.headers.host;
+    const response = await app.inject({
+      method: (init.method ?? 'GET') as 'GET',
+      url: pathname + search,
+      headers: {
+        ...Object.fromEntries(new Headers(init.headers)),
+        ...(host === undefined ? {} : { host }),
+        ...traceHeaders(),
+      },
+      ...(init.body === undefined || init.body === null ? {} : { payload: payloadOf(init.body) }),
+      remoteAddress: outer.ip,
+      payloadAsStream: true,
+      signal,
+    });
+    const headers = new Headers();
+    for (const [name, value] of Object.entries(response.headers))
+      for (const each of Array.isArray(value) ? value : [value])
+        if (each !== undefined) headers.append(name, String(each));
+    const { statusCode: status } = response;
+    const stream = response.stream();
+    if (BODILESS.has(status)) {
+      stream.resume();
+      return new Response(null, { status, headers });
+    }
+    return new Response(bodyOf(stream, () => over.abort()) as never, { status, headers });
+  };
+}
+
+/** The client sends JSON as a string, and content as bytes. */
+function payloadOf(body: unknown): string | Buffer {
+  return body instanceof Uint8Array ? Buffer.from(body) : String(body);
+}
+
+/** A reader that stops early ends the request. */
+function bodyOf(stream: Readable, end: () => void): ReadableStream<Uint8Array> {
+  const chunks = stream.iterator();
+  return new ReadableStream({
+    async pull(controller) {
+      const { value, done } = await chunks.next();
+      if (done === true) controller.close();
+      else controller.enqueue(value as Uint8Array);
+    },
+    cancel: end,
+  });
+}
 
 export const MCP_PATH = '/mcp';
 

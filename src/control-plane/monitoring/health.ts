@@ -4,8 +4,8 @@ import type { AppContext } from '../context.ts';
 import { isDiskFull } from '../db/disk-space.ts';
 import { ping } from '../db/pool.ts';
 import { listLiveHosts } from '../fleet/host-store.ts';
+import type { App } from '../http/mutate.ts';
 import { closed } from '../http/schemas.ts';
-import type { App } from '../http/typed-app.ts';
 
 const Part = closed({ ok: Type.Boolean(), problem: Type.Optional(Type.String()) });
 /** `accelerators`: those that the hosts' test guests have shown to work. */

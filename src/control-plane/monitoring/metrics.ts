@@ -4,21 +4,109 @@
  * installation. Labels are bounded: routes, statuses, states, and running instances.
  */
 import Fastify, { type FastifyInstance, LogController } from 'fastify';
-import { collectDefaultMetrics, Gauge, type Registry } from 'prom-client';
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import type { UsageResult, VmSample } from '../../protocol/host-calls.ts';
+import { type HttpReport, STATUS_CLASSES } from '../../protocol/ingress-types.ts';
 import type { AppContext } from '../context.ts';
-import { poolState } from '../db/pool.ts';
+import { type Db, poolState } from '../db/pool.ts';
 import { countAllRunning } from '../execs/store.ts';
-import { listLiveHosts } from '../fleet/host-store.ts';
+import { listFleet } from '../fleet/fleet-store.ts';
+import { capacityOf, listLiveHosts } from '../fleet/host-store.ts';
+import { HOST_STATES, hostState, isOfFleet } from '../fleet/place.ts';
+import { endConnectionsAtClose } from '../http/connections.ts';
 import { sendError } from '../http/errors.ts';
-import type { RequestMetrics } from '../http/request-metrics.ts';
-import { endConnectionsAtClose } from '../http/server/end-connections.ts';
-import { KnownHosts, registerKnownHosts } from '../http/server/known-hosts.ts';
+import { KnownHosts, registerKnownHosts } from '../http/server.ts';
 import { countMails } from '../mail/store.ts';
 import { countDigests } from '../notifications/store.ts';
-import { countOpenFlushes, countVmStates, listActive } from '../vms/store.ts';
+import { countOpenFlushes, countVmStates, listActive, maxUnsavedSeconds } from '../vms/store.ts';
 import { countPendingDeliveries } from '../webhooks/store.ts';
-import { FleetMetrics } from './fleet-metrics.ts';
+import { readiness } from './health.ts';
+
+// What a scrape reads of the installation's parts and hosts: what an operator is alerted of.
+
+const BYTES_A_MIB = 2 ** 20;
+
+class FleetMetrics {
+  readonly #ready: Gauge<'part'>;
+  readonly #hosts: Gauge<'state'>;
+  readonly #seen: Gauge<'host'>;
+  readonly #store: Gauge<'host'>;
+  readonly #memory: Gauge<'host' | 'kind'>;
+  readonly #unsaved: Gauge;
+
+  constructor(registry: Registry) {
+    const registers = [registry];
+    this.#ready = new Gauge({
+      name: 'berth_ready',
+      help: '1 where a part of the installation is usable, as /readyz says it, else 0',
+      labelNames: ['part'] as const,
+      registers,
+    });
+    this.#hosts = new Gauge({
+      name: 'berth_hosts',
+      help: 'Hosts by state, as berth host ls shows it',
+      labelNames: ['state'] as const,
+      registers,
+    });
+    this.#seen = new Gauge({
+      name: 'berth_host_silent_seconds',
+      help: "Time since a host's last report",
+      labelNames: ['host'] as const,
+      registers,
+    });
+    this.#store = new Gauge({
+      name: 'berth_host_object_store',
+      help: '1 where the object store works for a host, else 0; only of hosts that report',
+      labelNames: ['host'] as const,
+      registers,
+    });
+    this.#memory = new Gauge({
+      name: 'berth_host_memory_bytes',
+      help: 'Memory of a host: usable by VMs, and promised to its VMs; only of hosts that take VMs',
+      labelNames: ['host', 'kind'] as const,
+      registers,
+    });
+    this.#unsaved = new Gauge({
+      name: 'berth_unsaved_seconds',
+      help: 'Time since the last durable generation, the longest of running VMs with unsaved data and an automatic flush at least every 5 minutes',
+      registers,
+    });
+  }
+
+  /** Whether the database answers. Without it, only `berth_ready` has values. */
+  async read(db: Db): Promise<boolean> {
+    for (const gauge of [this.#hosts, this.#seen, this.#store, this.#memory]) gauge.reset();
+    this.#unsaved.remove();
+    const parts = await readiness({ db });
+    for (const [part, { ok }] of Object.entries(parts)) this.#ready.set({ part }, ok ? 1 : 0);
+    // A full disk leaves a database that still answers.
+    if (parts.database.problem === 'not reachable') return false;
+    await Promise.all([this.#readHosts(db), this.#readUnsaved(db)]);
+    return true;
+  }
+
+  async #readHosts(db: Db): Promise<void> {
+    const now = Date.now();
+    for (const state of HOST_STATES) this.#hosts.set({ state }, 0);
+    for (const host of (await listFleet(db)).filter(isOfFleet)) {
+      const state = hostState(host, now);
+      this.#hosts.inc({ state });
+      const { name, facts, last_seen_at } = host;
+      if (last_seen_at === null || facts === null) continue;
+      this.#seen.set({ host: name }, Math.max(0, now - last_seen_at.getTime()) / 1000);
+      if (state === 'silent' || state === 'lost') continue;
+      this.#store.set({ host: name }, facts.object_store_problem === null ? 1 : 0);
+      const capacity = capacityOf({ ...host, facts });
+      if (state !== 'up' || capacity === null) continue;
+      this.#memory.set({ host: name, kind: 'usable' }, capacity.memory_mib * BYTES_A_MIB);
+      this.#memory.set({ host: name, kind: 'promised' }, host.used_memory_mib * BYTES_A_MIB);
+    }
+  }
+
+  async #readUnsaved(db: Db): Promise<void> {
+    this.#unsaved.set(await maxUnsavedSeconds(db));
+  }
+}
 
 const USAGE_WITHIN_MS = 2_000;
 
@@ -155,5 +243,67 @@ class Gauges {
         }
       }
     }
+  }
+}
+
+// What the ingress reports of HTTP ports, over all of them: a port would be an unbounded label.
+
+class PortMetrics {
+  readonly #responses: Counter<'class'>;
+  readonly #bytes: Counter<'direction'>;
+
+  constructor(registry: Registry) {
+    const registers = [registry];
+    this.#responses = new Counter({
+      name: 'berth_http_port_responses_total',
+      help: 'Answers to requests to HTTP ports, by the class of their status',
+      labelNames: ['class'] as const,
+      registers,
+    });
+    this.#bytes = new Counter({
+      name: 'berth_http_port_bytes_total',
+      help: 'Bytes of HTTP ports, sent to clients and received from them',
+      labelNames: ['direction'] as const,
+      registers,
+    });
+  }
+
+  add({ ports, responses }: HttpReport): void {
+    for (const [i, name] of STATUS_CLASSES.entries()) this.#responses.inc({ class: name }, responses[i] ?? 0);
+    for (const { sent_bytes, received_bytes } of ports) {
+      this.#bytes.inc({ direction: 'sent' }, sent_bytes);
+      this.#bytes.inc({ direction: 'received' }, received_bytes);
+    }
+  }
+}
+
+// Counts requests and their durations by route, for `/metrics`.
+
+const DURATIONS_S = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
+
+/** Durations of the requests that this process has answered. */
+export class RequestMetrics {
+  readonly registry = new Registry();
+  readonly ports = new PortMetrics(this.registry);
+  readonly #requests = new Histogram({
+    name: 'berth_http_request_duration_seconds',
+    help: 'Requests to the API by method, route and status; long polls and streams count for their whole duration',
+    labelNames: ['method', 'route', 'status'] as const,
+    buckets: DURATIONS_S,
+    registers: [this.registry],
+  });
+
+  /** Counts the answers of `app` from now on. */
+  count(app: FastifyInstance): void {
+    app.addHook('onResponse', (request, reply, done) => {
+      // The path of an unknown route would be an unbounded label.
+      const labels = {
+        method: request.method,
+        route: request.routeOptions.url ?? 'none',
+        status: reply.statusCode,
+      };
+      this.#requests.observe(labels, reply.elapsedTime / 1000);
+      done();
+    });
   }
 }

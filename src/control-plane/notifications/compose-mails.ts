@@ -5,9 +5,8 @@
  */
 import { rfc3339 } from '../../shared/clock.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
-import type { Mailbox } from '../mail/mailbox.ts';
-import type { Mail } from '../mail/mailer.ts';
-import { countMail } from '../mail/store.ts';
+import type { Mail } from '../mail/send-mails.ts';
+import { countMail, type Mailbox } from '../mail/store.ts';
 import {
   type Digest,
   holdBack,

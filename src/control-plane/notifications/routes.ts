@@ -8,8 +8,7 @@ import { isId } from '../../shared/ids.ts';
 import type { AppContext } from '../context.ts';
 import type { EventStreams, StreamSource } from '../events/event-stream.ts';
 import { principalOf } from '../http/access.ts';
-import { requireMatch, setEtag } from '../http/etag.ts';
-import { mutate } from '../http/mutate.ts';
+import { type App, mutate, requireMatch, setEtag } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import {
   closed,
@@ -24,7 +23,6 @@ import {
   pathIds,
   Time,
 } from '../http/schemas.ts';
-import type { App } from '../http/typed-app.ts';
 import { actorOf, type Principal, userOf } from '../identity/principal.ts';
 import { lockUser } from '../identity/store.ts';
 import {

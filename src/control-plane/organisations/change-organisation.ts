@@ -6,7 +6,7 @@ import { allQuotas, isWithin, type QuotaLimits, requireWithin } from '../../shar
 import type { Tx } from '../db/pool.ts';
 import { appendPrivate } from '../events/append.ts';
 import { findUser, lockUser } from '../identity/store.ts';
-import { type Mailbox, TOLD_FOR_S } from '../mail/mailbox.ts';
+import { type Mailbox, TOLD_FOR_S } from '../mail/store.ts';
 import { insertMembership, organisationsOf } from './member-store.ts';
 import {
   countMadeBy,

@@ -4,10 +4,9 @@ import { rfc3339 } from '../../shared/clock.ts';
 import { AppError } from '../../shared/errors.ts';
 import { isId } from '../../shared/ids.ts';
 import type { AppContext } from '../context.ts';
-import { principalOf } from '../http/access.ts';
-import { appendAudit, mutate } from '../http/mutate.ts';
+import { inPathOrganisation, pathOrganisation, principalOf } from '../http/access.ts';
+import { type App, appendAudit, mutate } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
-import { inPathOrganisation, pathOrganisation } from '../http/path-organisation.ts';
 import {
   closed,
   Email,
@@ -21,7 +20,6 @@ import {
   pathIds,
   Time,
 } from '../http/schemas.ts';
-import type { App } from '../http/typed-app.ts';
 import { userOf } from '../identity/principal.ts';
 import { deleteInvitation, listInvitations } from './invitation-store.ts';
 import { acceptInvitation, invite } from './invitations.ts';

@@ -9,7 +9,7 @@ import { append, appendPrivate } from '../events/append.ts';
 import { type Principal, userOf } from '../identity/principal.ts';
 import { findUser, findUserByEmail } from '../identity/store.ts';
 import { hashToken, MAIL_PREFIX, newToken, tokenPrefix } from '../identity/tokens.ts';
-import type { Mailbox, Post } from '../mail/mailbox.ts';
+import type { Mailbox, Post } from '../mail/store.ts';
 import { notifyKeyChange } from '../ssh-keys/account-keys.ts';
 import { vmsOfUserKeys } from '../ssh-keys/store.ts';
 import {

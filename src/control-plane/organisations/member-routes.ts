@@ -5,11 +5,9 @@ import { AppError } from '../../shared/errors.ts';
 import { isId, type UserId } from '../../shared/ids.ts';
 import type { AppContext } from '../context.ts';
 import { ROLES } from '../db/tables.ts';
-import { principalOf } from '../http/access.ts';
-import { requireMatch, setEtag } from '../http/etag.ts';
-import { mutate } from '../http/mutate.ts';
+import { inPathOrganisation, pathOrganisation, peek, principalOf } from '../http/access.ts';
+import { type App, mutate, requireMatch, setEtag } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
-import { inPathOrganisation, pathOrganisation, peek } from '../http/path-organisation.ts';
 import {
   closed,
   Email,
@@ -21,7 +19,6 @@ import {
   pageQuery,
   pathIds,
 } from '../http/schemas.ts';
-import type { App } from '../http/typed-app.ts';
 import { isAdmin, type Principal, userOf } from '../identity/principal.ts';
 import { findMember, listMembers, type MemberRow } from './member-store.ts';
 import { changeRole, OWNERS_ONLY, removeMember } from './members.ts';

@@ -3,11 +3,9 @@ import { Type } from 'typebox';
 import { AppError } from '../../shared/errors.ts';
 import { ORGANISATION_QUOTAS, type OrganisationQuota } from '../../shared/quotas.ts';
 import type { AppContext } from '../context.ts';
-import { principalOf } from '../http/access.ts';
-import { requireMatch, setEtag } from '../http/etag.ts';
-import { appendAudit, mutate } from '../http/mutate.ts';
+import { inPathOrganisation, pathOrganisation, principalOf } from '../http/access.ts';
+import { type App, appendAudit, mutate, requireMatch, setEtag } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
-import { inPathOrganisation, pathOrganisation } from '../http/path-organisation.ts';
 import {
   closed,
   Email,
@@ -21,7 +19,6 @@ import {
   pathIds,
   Time,
 } from '../http/schemas.ts';
-import type { App } from '../http/typed-app.ts';
 import { actorOf, userOf } from '../identity/principal.ts';
 import { changeBillingEmail, createOrganisation, renameOrganisation } from './change-organisation.ts';
 import { readQuota } from './quotas.ts';

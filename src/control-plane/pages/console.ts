@@ -4,11 +4,13 @@
  * - The page loads scripts and styles from its own files only, connects to this server only, and runs no inline script.
  *   It is the same for every user; its script reads the user's data from the API.
  * - Browsers cache the assets for ever, because their names contain a hash. They revalidate the page each time.
+ * - `/settings.json` has what the page needs to know before a login.
  */
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { extname, join } from 'node:path';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import { AppError } from '../../shared/errors.ts';
+import type { AppContext } from '../context.ts';
 import { sendError } from '../http/errors.ts';
 import { type EncodedFile, sendEncoded } from './encoded-file.ts';
 
@@ -111,4 +113,31 @@ export function registerConsole(app: FastifyInstance, folder: string): boolean {
     return sendEncoded(file, request, reply);
   });
   return true;
+}
+
+// `/settings.json`: the settings of this server that the console and `berth doctor` need before a login. No secrets.
+
+const SETTINGS_PATH = '/settings.json';
+
+export function registerSettings(
+  app: FastifyInstance,
+  {
+    signups,
+    has_smtp,
+    oidc,
+    password_login,
+    public_url,
+  }: Pick<AppContext, 'signups' | 'has_smtp' | 'oidc' | 'password_login' | 'public_url'>,
+): void {
+  // `files`: mails become files in the data folder, which only the operator can read.
+  const settings = {
+    signups,
+    mail: has_smtp ? 'smtp' : 'files',
+    password_login: password_login ? 'on' : 'off',
+    // At the public URL, where the provider sends the browser back.
+    oidc: oidc && { name: oidc.provider.name, login_url: `${public_url}/v1/auth/oidc/login` },
+  };
+  app.get(SETTINGS_PATH, { schema: { hide: true } }, (_request, reply) =>
+    reply.header('cache-control', 'no-cache').send(settings),
+  );
 }

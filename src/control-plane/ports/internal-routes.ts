@@ -5,9 +5,8 @@ import type { HttpReport, OpenPortRequest, OpenPortResponse } from '../../protoc
 import { ROUTES } from '../../protocol/routes.ts';
 import { AppError } from '../../shared/errors.ts';
 import { transaction } from '../db/pool.ts';
-import { disconnectSignal } from '../http/server/disconnect.ts';
-import type { InternalContext } from '../internal/context.ts';
-import { serveIngress } from '../internal/serve.ts';
+import { disconnectSignal } from '../http/connections.ts';
+import { type InternalContext, serveIngress } from '../internal/serve.ts';
 import { addHttpBytes } from '../usage/store.ts';
 import { runningPlace } from '../vms/forward-stream.ts';
 import { authoriseRequest } from './authorise-request.ts';
@@ -42,7 +41,7 @@ function bytesOf({ port_id, sent_bytes, received_bytes }: HttpReport['ports'][nu
   return { port_id, bytes: sent_bytes + received_bytes };
 }
 
-/** Internal API: the address of a guest's TCP port on its host, for an ingress. */
+// Internal API: the address of a guest's TCP port on its host, for an ingress.
 
 /** Less than the ingress waits. */
 const OPEN_MS = 5_000;

@@ -12,7 +12,7 @@ import { CHANGED_MAX } from '../../protocol/ingress-types.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import type { NotifyHub } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
-import { disconnectSignal } from '../http/server/disconnect.ts';
+import { disconnectSignal } from '../http/connections.ts';
 
 const CATCH_UP_MS = 500;
 

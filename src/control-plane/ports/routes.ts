@@ -7,8 +7,7 @@ import { type HttpPortId, isId } from '../../shared/ids.ts';
 import type { AppContext } from '../context.ts';
 import { ACCESSES } from '../db/http-tables.ts';
 import { principalOf } from '../http/access.ts';
-import { requireMatch, setEtag } from '../http/etag.ts';
-import { mutate } from '../http/mutate.ts';
+import { type App, mutate, requireMatch, setEtag } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import {
   closed,
@@ -24,7 +23,6 @@ import {
   pathIds,
   Time,
 } from '../http/schemas.ts';
-import type { App } from '../http/typed-app.ts';
 import { instanceId } from '../instances/routes.ts';
 import { findInstance } from '../instances/store.ts';
 import { changeAccess, createPort, type PortPlace, removePort } from './change-ports.ts';

@@ -2,11 +2,9 @@
 import { Type } from 'typebox';
 import { AppError } from '../../shared/errors.ts';
 import type { AppContext } from '../context.ts';
-import { principalOf } from '../http/access.ts';
-import { requireMatch, setEtag } from '../http/etag.ts';
-import { mutate } from '../http/mutate.ts';
+import { inPathOrganisation, pathOrganisation, principalOf } from '../http/access.ts';
+import { type App, mutate, requireMatch, setEtag } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
-import { inPathOrganisation, pathOrganisation } from '../http/path-organisation.ts';
 import {
   closed,
   EXAMPLE_PUBLIC_KEY,
@@ -21,7 +19,6 @@ import {
   pathIds,
   SshAddress,
 } from '../http/schemas.ts';
-import type { App } from '../http/typed-app.ts';
 import { type KeySet, readKeySet, replaceKeys } from '../instances/change-instance.ts';
 import { instanceId } from '../instances/routes.ts';
 import { findInstance } from '../instances/store.ts';

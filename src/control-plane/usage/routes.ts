@@ -7,9 +7,9 @@ import type { AppContext } from '../context.ts';
 import { readTime } from '../events/log-filters.ts';
 import { principalOf } from '../http/access.ts';
 import { PRINTABLE_PATTERN } from '../http/errors.ts';
+import type { App } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import { idOf, named, oneOf, pageOf, pageQuery } from '../http/schemas.ts';
-import type { App } from '../http/typed-app.ts';
 import { INTERVALS, listUsage, type UsageRow } from './store.ts';
 
 const DEFAULT_DAYS = 30;

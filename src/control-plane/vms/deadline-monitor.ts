@@ -4,20 +4,18 @@ import type { Reason } from '../../protocol/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, databaseTime, type Tx, transaction } from '../db/pool.ts';
 import { lockInstance, SavedHead } from '../instances/store.ts';
-import { eachInTurn } from '../tasks/each-in-turn.ts';
+import { eachInTurn } from '../tasks/run-tasks.ts';
 import { announce, changeFor } from './change-for.ts';
 import { failFlushes } from './flush-vm.ts';
 import { observe, type VmState } from './model.ts';
 import { findVm, listActive, listOverdue, loseExecs, updateVm, type VmRow } from './store.ts';
 
-/**
- * Decides when deadlines of transient states are enforced. Pure.
- *
- * Deadlines are times of the database's clock, and pass also while this does not run: the control plane or its database was down,
- * or the machine slept. That clock may also be set, or another server with another clock may lead. The hosts' queued reports arrive
- * within seconds after that, so enforcement waits for a grace period. Without it, a VM that has long been running would fail because
- * its report had not arrived yet.
- */
+// Decides when deadlines of transient states are enforced. Pure.
+//
+// Deadlines are times of the database's clock, and pass also while this does not run: the control plane or its database was down,
+// or the machine slept. That clock may also be set, or another server with another clock may lead. The hosts' queued reports arrive
+// within seconds after that, so enforcement waits for a grace period. Without it, a VM that has long been running would fail because
+// its report had not arrived yet.
 
 /** A longer gap between two checks counts as an interruption. */
 const GAP_MS = 10_000;
@@ -42,7 +40,7 @@ export class DeadlineMonitor {
   }
 }
 
-/** Ends VMs without a report of their host. */
+// Ends VMs without a report of their host.
 
 /** Fails every active VM after a restore of the database: their hosts are gone, with all unsaved writes. Returns how many. */
 export async function failLost(db: Db, message: string, actor: string): Promise<number> {
@@ -92,7 +90,7 @@ async function failVm(tx: Tx, vm: VmRow, { code, message }: Reason, actor = 'sys
   await notify(tx, 'host', vm.host_id);
 }
 
-/** Fails VMs whose transient state has lasted too long. */
+// Fails VMs whose transient state has lasted too long.
 
 const TIMEOUTS: Partial<Record<VmState, VmReasonCode>> = {
   starting: 'starting_timeout',

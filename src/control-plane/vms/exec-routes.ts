@@ -1,11 +1,10 @@
 /** `POST …/vm/exec`: a command whose answer is waited for. */
 import { Type } from 'typebox';
 import type { AppContext } from '../context.ts';
+import { disconnectSignal } from '../http/connections.ts';
 import { NO_NUL_PATTERN } from '../http/errors.ts';
-import { mutate } from '../http/mutate.ts';
+import { type App, mutate } from '../http/mutate.ts';
 import { InstanceParams, named, nullable } from '../http/schemas.ts';
-import { disconnectSignal } from '../http/server/disconnect.ts';
-import type { App } from '../http/typed-app.ts';
 import { instanceId } from '../instances/routes.ts';
 import { checkCommand, placeOfCommand, runInGuest, WORD_BYTES } from './exec-command.ts';
 

@@ -19,10 +19,10 @@ import { inWork, traceContextOf } from '../../shared/tracing.ts';
 import type { AppContext } from '../context.ts';
 import type { Db } from '../db/pool.ts';
 import { execStream } from '../execs/exec-stream.ts';
+import { CLOSE, relayWebSocket } from '../http/connections.ts';
 import { refuseUpgrade } from '../http/errors.ts';
-import { CLOSE, splice } from '../http/join-sockets.ts';
 import type { RateLimits } from '../http/rate-limits.ts';
-import type { KnownHosts } from '../http/server/known-hosts.ts';
+import type { KnownHosts } from '../http/server.ts';
 import type { KnownCredential } from '../identity/authenticate.ts';
 import type { OpenStreams } from '../organisations/open-streams.ts';
 import { consoleStream } from './console.ts';
@@ -159,7 +159,7 @@ export class GuestStreams {
       const request_id = this.#ids.get(request);
       log.info({ instance_id, credential: holder.credential.id, request_id }, `a ${kind.name} was opened`);
       if (join) join(client, line);
-      else splice(client, line, kind);
+      else relayWebSocket(client, line, kind);
       this.#watch(client, kind, holder, ip);
     });
     // The caller has disconnected, or its handshake is invalid.

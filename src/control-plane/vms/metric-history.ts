@@ -8,7 +8,7 @@ import {
 } from '../../protocol/host-types.ts';
 import type { HostId, InstanceId } from '../../shared/ids.ts';
 import { type Db, transaction } from '../db/pool.ts';
-import { eachInTurn } from '../tasks/each-in-turn.ts';
+import { eachInTurn } from '../tasks/run-tasks.ts';
 import { addUse } from '../usage/store.ts';
 import {
   deleteSamples,
@@ -19,7 +19,7 @@ import {
   takeMinutes,
 } from './metric-store.ts';
 
-/** Longer periods of a metric history from shorter ones. Pure. */
+// Longer periods of a metric history from shorter ones. Pure.
 
 export interface MetricSample {
   /** The beginning of the period. */
@@ -112,7 +112,7 @@ export async function downsampleMetrics(db: Db, now_ms = Date.now()): Promise<vo
   );
 }
 
-/** Records what a host reports of past minutes, and counts the processor time. A host is believed about instances whose newest VM it has or had. */
+// Records what a host reports of past minutes, and counts the processor time. A host is believed about instances whose newest VM it has or had.
 
 const MINUTE_MS = 60_000;
 /** A host keeps minutes for about an hour while the control plane is away. */

@@ -20,7 +20,7 @@ import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { previewPlacement } from '../fleet/place.ts';
 import { currentImage } from '../images/store.ts';
 import { getInstance, type InstanceRow, lockInstance } from '../instances/store.ts';
-import { eachInTurn } from '../tasks/each-in-turn.ts';
+import { eachInTurn } from '../tasks/run-tasks.ts';
 import {
   countLeaving,
   findDraining,

@@ -9,7 +9,7 @@ import { inWork } from '../../shared/tracing.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, databaseTime, type Tx, transaction } from '../db/pool.ts';
 import { getInstance, lockInstance } from '../instances/store.ts';
-import { eachInTurn } from '../tasks/each-in-turn.ts';
+import { eachInTurn } from '../tasks/run-tasks.ts';
 import { insertBoot } from './start-vm.ts';
 import { type FailedVm, findFailed, listFailed, markRestarted, newestVm, postponeRestart } from './store.ts';
 

@@ -4,8 +4,8 @@ import { Type } from 'typebox';
 import { AppError, invalid } from '../../shared/errors.ts';
 import type { AppContext } from '../context.ts';
 import { principalOf } from '../http/access.ts';
-import { requireMatch, setEtag } from '../http/etag.ts';
-import { type Mutation, mutate } from '../http/mutate.ts';
+import { disconnectSignal } from '../http/connections.ts';
+import { type App, type Mutation, mutate, requireMatch, setEtag } from '../http/mutate.ts';
 import {
   Consistency,
   closed,
@@ -17,8 +17,6 @@ import {
   Vm,
   wholeNumber,
 } from '../http/schemas.ts';
-import { disconnectSignal } from '../http/server/disconnect.ts';
-import type { App } from '../http/typed-app.ts';
 import { instanceId } from '../instances/routes.ts';
 import { findInstance, type InstanceRow } from '../instances/store.ts';
 import { vmView } from '../instances/view.ts';

@@ -6,7 +6,7 @@ import { inWork } from '../../shared/tracing.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import type { Principal } from '../identity/principal.ts';
 import { getInstance, lockInstance } from '../instances/store.ts';
-import { eachInTurn } from '../tasks/each-in-turn.ts';
+import { eachInTurn } from '../tasks/run-tasks.ts';
 import { listIdle } from './activity-store.ts';
 import { hasMemory, orphanMemory } from './memory-store.ts';
 import {

@@ -5,7 +5,7 @@ import { isId, type WebhookDeliveryId } from '../../shared/ids.ts';
 import type { AppContext } from '../context.ts';
 import { readTime } from '../events/log-filters.ts';
 import { principalOf } from '../http/access.ts';
-import { mutate } from '../http/mutate.ts';
+import { type App, mutate } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import {
   EmptyBody,
@@ -18,7 +18,6 @@ import {
   pathIds,
   Time,
 } from '../http/schemas.ts';
-import type { App } from '../http/typed-app.ts';
 import { pingWebhook } from './change-webhook.ts';
 import { redeliverDelivery, replaySince, showDelivery } from './deliveries.ts';
 import { DELIVERY_STATES, deliveryDetailView, deliveryView } from './model.ts';

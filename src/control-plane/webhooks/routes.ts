@@ -5,8 +5,7 @@ import { AppError } from '../../shared/errors.ts';
 import { isId, type WebhookId } from '../../shared/ids.ts';
 import type { AppContext } from '../context.ts';
 import { principalOf } from '../http/access.ts';
-import { requireMatch, setEtag } from '../http/etag.ts';
-import { mutate } from '../http/mutate.ts';
+import { type App, mutate, requireMatch, setEtag } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import {
   EmptyBody,
@@ -21,7 +20,6 @@ import {
   pathIds,
   Time,
 } from '../http/schemas.ts';
-import type { App } from '../http/typed-app.ts';
 import { changeWebhook, createWebhook, deleteWebhook, rotateSecret } from './change-webhook.ts';
 import { DEFAULT_GRACE_S, MAX_GRACE_S, MAX_WANTED, WANTED, WEBHOOK_STATUSES, webhookView } from './model.ts';
 import { findWebhook, listWebhooks, type WebhookRow } from './store.ts';

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { eachInTurn } from './each-in-turn.ts';
+import { eachInTurn } from './run-tasks.ts';
 
 async function tried(items: readonly number[], failing: readonly number[]): Promise<[number[], unknown]> {
   const seen: number[] = [];

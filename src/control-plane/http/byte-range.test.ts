@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { mayBePart, namesEtag, rangeOf } from './range.ts';
+import { mayBePart, namesEtag, rangeOf } from './byte-range.ts';
 
 test('a range is what of it is there', () => {
   assert.deepEqual(rangeOf('bytes=0-0', 10), { offset: 0, length: 1 });

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { parseJson } from './content-types.ts';
+import { parseJson } from './server.ts';
 
 const parse = (text: string) => parseJson(Buffer.from(text));
 
