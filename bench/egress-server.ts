@@ -1,5 +1,5 @@
 /**
- * The server of egress.ts: `egress-server.ts PORT`. It answers a ClientHello with one byte, since a gate passes nothing behind a hello
+ * The server of egress.ts: `egress-server.ts PORT`. It answers a ClientHello with one byte, since a proxy passes nothing behind a hello
  * before the server's first word. Behind the hello, a line says what to do: up, down MIB, echo.
  */
 import { createServer, type Socket } from 'node:net';

@@ -1,5 +1,5 @@
 /**
- * What a VM with an egress policy may reach, through the gate, beside mode open: one guest's side, its host and an internet, each a
+ * What a VM with an egress policy may reach, through the proxy, beside mode open: one guest's side, its host and an internet, each a
  * network namespace (test/support/egress-lab.ts). The policy allows the server's name; connections begin as TLS does.
  */
 import { type ChildProcess, spawn } from 'node:child_process';

@@ -1,7 +1,7 @@
 /**
  * One VM's latency while another VM of the host is flooded, or floods, beside the same alone: requests to its HTTP port, and its own
- * connections, look-ups and denied attempts through the egress gate. The floods yield the processor to others, as VMs do by their
- * shares; what is left is what they do to the proxy and to the gate.
+ * connections, look-ups and denied attempts through the egress proxy. The floods yield the processor to others, as VMs do by their
+ * shares; what is left is what they do to the proxy and to the proxy.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -32,7 +32,7 @@ type Found = Map<string, { readonly alone: Latency[]; readonly flooded: Latency[
 async function run(context: HostContext): Promise<readonly Measured[]> {
   const found: Found = new Map();
   await floodHttp(context, found);
-  await floodGate(context, found);
+  await floodProxy(context, found);
   return [...found].flatMap(([figure, { alone, flooded }]) =>
     (['p50', 'p99'] as const).map((key) =>
       measured({
@@ -137,7 +137,7 @@ elsif ($mode eq "look_ups") { my $s = names(); for (;;) { send($s, $query, 0); r
 else { for (my $n = 0; ; $n++) { socket(my $s, PF_INET, SOCK_DGRAM, 0); send($s, "x", 0, sockaddr_in(1000 + $n % 60000, inet_aton("203.0.113." . (100 + $n % 100)))); my $q = $query; substr($q, 13, 3) = sprintf "%03d", $n % 1000; send($s, $q, 0, sockaddr_in(53, inet_aton("10.0.2.3"))) if $n % 20 == 0 } }
 `;
 
-async function floodGate(context: HostContext, found: Found): Promise<void> {
+async function floodProxy(context: HostContext, found: Found): Promise<void> {
   const lab = await EgressLab.open();
   const servers: ChildProcess[] = [];
   try {

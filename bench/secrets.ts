@@ -1,11 +1,11 @@
 /**
- * Requests to a host of a secret, which the gate intercepts, beside those of a VM without secrets in mode open, which meet no gate:
+ * Requests to a host of a secret, which the proxy intercepts, beside those of a VM without secrets in mode open, which meet no proxy:
  * a guest, its host and a server, each a network namespace (test/support/secret-lab.ts). Both sides send the placeholder by HTTP/1.1.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
-import type { GuestSecret } from '../src/host/egress/placeholders.ts';
+import type { GuestSecret } from '../src/protocol/egress-proxy-messages.ts';
 import { SecretLab } from '../test/support/secret-lab.ts';
 import { type HostBench, type HostContext, type Measured, measured } from './figure.ts';
 import type { Load } from './load.ts';
@@ -90,6 +90,6 @@ async function measureSide(
 export const secretsBench: HostBench = {
   alone: true,
   name: 'secrets',
-  summary: 'requests to a host of a secret, through the gate, beside mode open',
+  summary: 'requests to a host of a secret, through the proxy, beside mode open',
   run,
 };

@@ -1,4 +1,4 @@
-/** Passes on the HTTP answer of another server to the client: for HTTP ports, the egress gate and the E2B adapter. */
+/** Passes on the HTTP answer of another server to the client: for HTTP ports, the egress proxy and the E2B adapter. */
 import type { ClientRequest, IncomingMessage, OutgoingMessage, ServerResponse } from 'node:http';
 import { constants, type Http2Stream } from 'node:http2';
 import type { Duplex } from 'node:stream';

@@ -115,11 +115,11 @@ describe('a secret that a guest uses', { skip: CANNOT_BOOT_GUESTS, timeout: 900_
       `/proc/${berth.role('agent').pid}/task/${berth.role('agent').pid}/children`,
       'utf8',
     );
-    const gates = children
+    const proxies = children
       .trim()
       .split(/\s+/)
-      .filter((pid) => readFileSync(`/proc/${pid}/cmdline`, 'latin1').includes('gate-process'));
-    assert.equal(gates.length, 1);
-    assert.match(readFileSync(`/proc/${gates[0]}/coredump_filter`, 'latin1'), /^0+\n$/);
+      .filter((pid) => readFileSync(`/proc/${pid}/cmdline`, 'latin1').includes('egress-proxy/main'));
+    assert.equal(proxies.length, 1);
+    assert.match(readFileSync(`/proc/${proxies[0]}/coredump_filter`, 'latin1'), /^0+\n$/);
   });
 });

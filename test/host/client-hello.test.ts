@@ -9,7 +9,7 @@ import {
   type Hello,
   readClientHello,
   readRetriedHello,
-} from '../../src/host/egress/client-hello.ts';
+} from '../../src/egress-proxy/client-hello.ts';
 import { serverCertificate } from '../support/test-certificates.ts';
 import { extension, hello, inRecords, serverName } from '../support/tls-hello.ts';
 

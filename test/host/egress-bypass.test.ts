@@ -1,4 +1,4 @@
-/** What a guest under an egress policy reaches and does not reach, in network namespaces with the real rules, gate and kernel log. */
+/** What a guest under an egress policy reaches and does not reach, in network namespaces with the real rules, proxy and kernel log. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { createInterface } from 'node:readline';

@@ -1,4 +1,4 @@
-/** Changes of an egress policy, for open connections and through failures of the gate; in network namespaces. */
+/** Changes of an egress policy, for open connections and through failures of the proxy; in network namespaces. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
@@ -125,19 +125,19 @@ describe('a change of the egress policy', { skip, timeout: 300_000 }, () => {
     assert.ok(performance.now() - changed_at < IN_EFFECT_MS + SEEN_MS);
   });
 
-  test('without the gate nothing by name passes, allowed addresses do, and a new gate takes over', async () => {
+  test('without the proxy nothing by name passes, allowed addresses do, and a new proxy takes over', async () => {
     await allow('allowed.test', '203.0.113.20');
     await lookUp('allowed.test');
     const open = keepOpen('tcp', '203.0.113.10', 443, helloFor('allowed.test'));
     await until('it is open', () => open.said.open > 0);
-    lab.stopGate();
+    lab.stopProxy();
     await until('it is cut', () => open.said.closed);
     const refused = keepOpen('tcp', '203.0.113.10', 443, helloFor('allowed.test'));
     await until('a new one is refused', () => refused.said.closed);
     assert.equal(refused.said.open, 0);
     const literal = keepOpen('tcp', '203.0.113.20', 22, Buffer.from('hello'));
     await until('an address passes', () => literal.said.open > 0);
-    lab.startGate();
+    lab.startProxy();
     await allow('allowed.test', '203.0.113.20');
     // The guest still has the answer of its look-up.
     const again = keepOpen('tcp', '203.0.113.10', 443, helloFor('allowed.test'));
@@ -145,10 +145,10 @@ describe('a change of the egress policy', { skip, timeout: 300_000 }, () => {
     for (const each of [literal, again]) each.end();
   });
 
-  test('a gate that was killed is started again with the present policy', async () => {
+  test('a proxy that was killed is started again with the present policy', async () => {
     lab.contacts.length = 0;
     await allow('allowed.test');
-    lab.killGate();
+    lab.killProxy();
     await until('it serves again', async () => {
       await lookUp('allowed.test');
       const tried = keepOpen('tcp', '203.0.113.10', 443, helloFor('allowed.test'));

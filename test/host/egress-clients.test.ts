@@ -1,4 +1,4 @@
-/** Usual clients through the egress gate: TLS with a certificate, and what HTTP/1.1 allows for bodies; in network namespaces. */
+/** Usual clients through the egress proxy: TLS with a certificate, and what HTTP/1.1 allows for bodies; in network namespaces. */
 import assert from 'node:assert/strict';
 import { type ChildProcess, execFileSync, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
@@ -30,7 +30,7 @@ table ip web {
 }
 `;
 
-describe('a usual client behind the egress gate', { skip, timeout: 120_000 }, () => {
+describe('a usual client behind the egress proxy', { skip, timeout: 120_000 }, () => {
   const folder = mkdtempSync(join(tmpdir(), 'berth-web-'));
   const [key, certificate] = [join(folder, 'key.pem'), join(folder, 'certificate.pem')];
   let lab: EgressLab;
@@ -186,11 +186,11 @@ describe('a usual client behind the egress gate', { skip, timeout: 120_000 }, ()
     await lab.allow({ mode: 'allow', allow: ['web.test'] });
   });
 
-  test('keeps what it knows of names through a new gate', async () => {
+  test('keeps what it knows of names through a new proxy', async () => {
     await lab.allow({ mode: 'allow', allow: ['web.test', '*.wild.test'] });
     await curl(['--connect-timeout', '5', '-o', '/dev/null', 'http://b.wild.test/']);
-    lab.stopGate();
-    lab.startGate();
+    lab.stopProxy();
+    lab.startProxy();
     await lab.allow({ mode: 'allow', allow: ['web.test', '*.wild.test'] });
     assert.equal(await connects('203.0.113.50', 443), true);
   });

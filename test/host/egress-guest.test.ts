@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { GuestPolicy } from '../../src/host/egress/gate-messages.ts';
-import { Guest } from '../../src/host/egress/guest.ts';
+import { ProxiedGuest } from '../../src/egress-proxy/proxied-guest.ts';
+import type { GuestPolicy } from '../../src/protocol/egress-proxy-messages.ts';
 import { until } from '../support/waiting.ts';
 
 test('the addresses of a listed name are looked up again each hour, and admitted', async () => {
@@ -14,7 +14,7 @@ test('the addresses of a listed name are looked up again each hour, and admitted
     secrets: [],
     authority: null,
   };
-  const guest = new Guest(policy, {
+  const guest = new ProxiedGuest(policy, {
     resolver: {
       lookUp: async () => ({ outcome: 'found', addresses: [address], closed: [], ttl_seconds: 60 }),
       isClosed: () => false,

@@ -1,21 +1,21 @@
-/** HTTP through the egress gate between a hostile guest and a hostile server: the gate, which all VMs share, survives both. */
+/** HTTP through the egress proxy between a hostile guest and a hostile server: the proxy, which all VMs share, survives both. */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
 import { text } from 'node:stream/consumers';
 import { after, before, describe, test } from 'node:test';
-import { Denials } from '../../src/host/egress/denials.ts';
-import { Guest } from '../../src/host/egress/guest.ts';
-import { HttpWay } from '../../src/host/egress/http-way.ts';
-import { NameResolver } from '../../src/host/egress/name-resolver.ts';
+import { HttpHandler } from '../../src/egress-proxy/http-handler.ts';
+import { NameResolver } from '../../src/egress-proxy/name-resolver.ts';
+import { ProxiedGuest } from '../../src/egress-proxy/proxied-guest.ts';
+import { Denials } from '../../src/protocol/denials.ts';
 
 const NAME = 'allowed.test';
 
-describe('HTTP through the gate', { timeout: 60_000 }, () => {
+describe('HTTP through the proxy', { timeout: 60_000 }, () => {
   const received: Buffer[] = [];
   const sockets = new Set<Socket>();
   let answer: Buffer[] = [];
-  let gate: Server;
+  let proxy: Server;
   let server: Server;
   let port: number;
 
@@ -36,21 +36,21 @@ describe('HTTP through the gate', { timeout: 60_000 }, () => {
       ...{ outcome: 'found', addresses: ['127.0.0.1'], ttl_seconds: 60, closed: [] },
     });
     const policy = { mode: 'allow', allow: [`${NAME}:${port}`] } as const;
-    const guest = new Guest(
+    const guest = new ProxiedGuest(
       { address: '198.18.0.2', policy, secrets: [], authority: null },
       { resolver, denials: new Denials(() => undefined), admit: async () => undefined },
     );
-    const way = new HttpWay();
-    gate = createServer({ allowHalfOpen: true }, (socket) => {
+    const way = new HttpHandler();
+    proxy = createServer({ allowHalfOpen: true }, (socket) => {
       sockets.add(socket);
       socket.on('error', () => socket.destroy());
       way.pass(socket, guest, { address: '127.0.0.1', port });
     });
-    await listening(gate);
+    await listening(proxy);
   });
   after(() => {
     for (const socket of sockets) socket.destroy();
-    for (const each of [gate, server]) each?.close();
+    for (const each of [proxy, server]) each?.close();
   });
 
   async function listening(each: Server): Promise<number> {
@@ -63,7 +63,7 @@ describe('HTTP through the gate', { timeout: 60_000 }, () => {
   async function ask(bytes: string, answered: string, silent_ms = 300): Promise<string> {
     received.length = 0;
     answer = [Buffer.from(answered, 'latin1')];
-    const socket: Socket = connect((gate.address() as AddressInfo).port, '127.0.0.1');
+    const socket: Socket = connect((proxy.address() as AddressInfo).port, '127.0.0.1');
     socket.on('error', () => undefined);
     socket.write(Buffer.from(bytes, 'latin1'));
     sockets.add(socket);

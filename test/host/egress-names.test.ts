@@ -3,16 +3,16 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import { test } from 'node:test';
-import { Denials } from '../../src/host/egress/denials.ts';
-import { serveTcp } from '../../src/host/egress/dns-server.ts';
-import { Guest } from '../../src/host/egress/guest.ts';
-import { NameResolver } from '../../src/host/egress/name-resolver.ts';
+import { serveTcp } from '../../src/egress-proxy/dns-server.ts';
+import { NameResolver } from '../../src/egress-proxy/name-resolver.ts';
+import { ProxiedGuest } from '../../src/egress-proxy/proxied-guest.ts';
+import { Denials } from '../../src/protocol/denials.ts';
 import { dnsQuery } from '../support/egress-attempts.ts';
 
 const MIB = 2 ** 20;
 
-function deniedGuest(): Guest {
-  return new Guest(
+function deniedGuest(): ProxiedGuest {
+  return new ProxiedGuest(
     { address: '127.0.0.1', policy: { mode: 'deny', allow: [] }, secrets: [], authority: null },
     {
       resolver: new NameResolver({ servers: [], isClosed: () => true }),

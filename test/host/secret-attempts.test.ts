@@ -1,9 +1,9 @@
-/** A guest that tries to get a value, or to have it sent elsewhere, in network namespaces with the real rules and gate. */
+/** A guest that tries to get a value, or to have it sent elsewhere, in network namespaces with the real rules and proxy. */
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import type { GuestSecret } from '../../src/host/egress/placeholders.ts';
+import type { GuestSecret } from '../../src/protocol/egress-proxy-messages.ts';
 import { PLACEHOLDER, SECRET_ATTEMPTS } from '../support/secret-attempts.ts';
 import { fieldOf, type GotRequest, SecretLab } from '../support/secret-lab.ts';
 

@@ -9,7 +9,7 @@ import { createInterface } from 'node:readline';
 import { text } from 'node:stream/consumers';
 import { after, before, describe, test } from 'node:test';
 import { makeAuthority } from '../../src/control-plane/secrets/make-authority.ts';
-import type { GuestSecret } from '../../src/host/egress/placeholders.ts';
+import type { GuestSecret } from '../../src/protocol/egress-proxy-messages.ts';
 import type { SecretsAuthority } from '../../src/protocol/host-types.ts';
 import { fieldOf, SecretLab } from '../support/secret-lab.ts';
 import { until } from '../support/waiting.ts';
@@ -157,7 +157,7 @@ describe('a change of secrets', { skip, timeout: 180_000 }, () => {
     await until('both are cut', () => api.said.includes('closed') && passing.said.includes('closed'));
   });
 
-  test('the first secret cuts no connection, and after the last one new connections pass by the gate', async () => {
+  test('the first secret cuts no connection, and after the last one new connections pass by the proxy', async () => {
     await lab.allow(OPEN, []);
     const old = script(KEEP, 'api.test');
     await until('it is open', () => old.said.includes('open'));
@@ -169,17 +169,17 @@ describe('a change of secrets', { skip, timeout: 180_000 }, () => {
       each.send('.');
       await until('it is still answered', () => each.said.includes('answered'));
     }
-    lab.egress.stopGate();
+    lab.egress.stopProxy();
     const direct = script(KEEP, 'api.test');
     await until('it is open', () => direct.said.includes('open'));
-    lab.egress.startGate();
+    lab.egress.startProxy();
   });
 
-  test('without the gate nothing passes to port 443, and a new gate serves with the present secrets', async () => {
+  test('without the proxy nothing passes to port 443, and a new proxy serves with the present secrets', async () => {
     await lab.allow(OPEN, [secret('sk-one', 'api.test')]);
-    lab.egress.stopGate();
+    lab.egress.stopProxy();
     assert.notEqual((await lab.curl('-H', `X-Key: ${PLACEHOLDER}`, 'https://api.test/')).status, 0);
-    lab.egress.startGate();
+    lab.egress.startProxy();
     await lab.allow(OPEN, [secret('sk-one', 'api.test')]);
     const { status } = await lab.curl('-H', `X-Key: ${PLACEHOLDER}`, 'https://api.test/again');
     assert.equal(status, 0);

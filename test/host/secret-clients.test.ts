@@ -1,10 +1,10 @@
-/** Usual clients and the servers that their secrets are for, through the gate, in network namespaces. */
+/** Usual clients and the servers that their secrets are for, through the proxy, in network namespaces. */
 import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, beforeEach, describe, test } from 'node:test';
-import type { GuestSecret } from '../../src/host/egress/placeholders.ts';
+import type { GuestSecret } from '../../src/protocol/egress-proxy-messages.ts';
 import { fieldOf, SecretLab } from '../support/secret-lab.ts';
 import { until } from '../support/waiting.ts';
 

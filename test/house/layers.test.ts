@@ -3,6 +3,7 @@
  *
  *   shared ← object-store ← disk-format ← host        shared ← protocol ← host, ingress, control-plane
  *   host, ingress, control-plane ← launcher ← main, cli
+ *   shared, protocol ← egress-proxy: a process that the host starts, and speaks to by messages of protocol only
  *   client ← mcp, cli, console, adapters: what speaks HTTP to Berth
  *   control-plane → client: how the client names programs to people; mcp: the tools for models that it serves
  *   backup → what saves and brings back a whole machine
@@ -27,6 +28,7 @@ const ROOMS: Record<string, readonly string[]> = {
   'disk-format': ['object-store', 'shared'],
   mcp: ['client', 'shared'],
   host: ['config', 'disk-format', 'object-store', 'protocol', 'shared'],
+  'egress-proxy': ['protocol', 'shared'],
   ingress: ['protocol', 'shared'],
   'control-plane': ['client', 'disk-format', 'mcp', 'object-store', 'protocol', 'shared'],
   backup: ['config', 'control-plane', 'disk-format', 'host', 'launcher', 'object-store', 'shared'],
@@ -262,9 +264,9 @@ const MAKERS: Record<string, readonly string[]> = {
   ws: ['WebSocket', 'WebSocketServer'],
 };
 
-test('each server and connection of ingress, gate and adapter is contained where it is made', () => {
+test('each server and connection of ingress, proxy and adapter is contained where it is made', () => {
   const shared = files.filter(
-    (path) => !isTest(path) && /^(src\/ingress|src\/host\/egress|adapters)\//.test(path),
+    (path) => !isTest(path) && /^(src\/ingress|src\/egress-proxy|src\/host\/egress|adapters)\//.test(path),
   );
   const made = shared.flatMap((path) => {
     const text = read(path);

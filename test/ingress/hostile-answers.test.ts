@@ -1,5 +1,5 @@
 /**
- * Answers that no server should give, through ingress, egress gate and E2B adapter. `answer-rounds.ts` beside this file runs more of them.
+ * Answers that no server should give, through ingress, egress proxy and E2B adapter. `answer-rounds.ts` beside this file runs more of them.
  */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
@@ -28,7 +28,7 @@ describe('hostile answers', { timeout: 600_000 }, () => {
     ...[() => gateByHttp1(clean), () => gateByHttp2(clean), () => adapterRelay(clean)],
   ];
   for (const [at, make] of relays.entries()) {
-    const name = ['ingress, HTTP/1.1', 'ingress, HTTP/2', 'gate, HTTP/1.1', 'gate, HTTP/2', 'adapter'][at];
+    const name = ['ingress, HTTP/1.1', 'ingress, HTTP/2', 'proxy, HTTP/1.1', 'proxy, HTTP/2', 'adapter'][at];
     test(`${name}: a client reads each answer or sees a cut, and no other connection notices`, async () => {
       const relay = await make();
       await runAnswers(relay, { answers: tries(500, 4_000), seed, clients: 4 });

@@ -29,15 +29,15 @@ import { connect as connectTls, createServer as createTls, type TLSSocket } from
 import { WebSocketServer } from 'ws';
 import { Adapter } from '../../adapters/e2b/src/adapter-server.ts';
 import { makeAuthority } from '../../src/control-plane/secrets/make-authority.ts';
+import { HttpHandler } from '../../src/egress-proxy/http-handler.ts';
+import { NameResolver } from '../../src/egress-proxy/name-resolver.ts';
+import { ProxiedGuest } from '../../src/egress-proxy/proxied-guest.ts';
+import { SecretHandler } from '../../src/egress-proxy/secret-handler.ts';
+import { TrustedRoots } from '../../src/egress-proxy/secret-server.ts';
+import { TlsContexts } from '../../src/egress-proxy/tls-contexts.ts';
+import { passTls } from '../../src/egress-proxy/tls-handler.ts';
 import { CertificateSource, fingerprintOf } from '../../src/host/egress/certificate-source.ts';
-import { Denials } from '../../src/host/egress/denials.ts';
-import { Guest } from '../../src/host/egress/guest.ts';
-import { HttpWay } from '../../src/host/egress/http-way.ts';
-import { LeafContexts } from '../../src/host/egress/leaf-contexts.ts';
-import { NameResolver } from '../../src/host/egress/name-resolver.ts';
-import { TrustedRoots } from '../../src/host/egress/secret-server.ts';
-import { SecretWay } from '../../src/host/egress/secret-way.ts';
-import { passTls } from '../../src/host/egress/tls-way.ts';
+import { Denials } from '../../src/protocol/denials.ts';
 import { contain } from '../../src/shared/contain.ts';
 import { messageOf } from '../../src/shared/errors.ts';
 import {
@@ -315,7 +315,7 @@ async function seenOf(request: ClientRequest, { client_leaves }: HostileAnswer):
   return promise;
 }
 
-/** Its session may end when `ends` says so, as that of a gate does with its server's. */
+/** Its session may end when `ends` says so, as that of a proxy does with its server's. */
 function byHttp2(
   socket: () => Duplex,
   headers: OutgoingHttpHeaders,
@@ -404,13 +404,17 @@ export async function ingressRelays(t: CleanUp): Promise<Relay[]> {
 }
 
 /** A guest that may reach `names` and `port` at this machine. */
-function guestOf(policy: ConstructorParameters<typeof Guest>[0]): Guest {
+function guestOf(policy: ConstructorParameters<typeof ProxiedGuest>[0]): ProxiedGuest {
   const resolver = new NameResolver({ servers: [], isClosed: () => false });
   resolver.lookUp = async () => ({ outcome: 'found', addresses: [HOST], ttl_seconds: 60, closed: [] });
-  return new Guest(policy, { resolver, denials: new Denials(() => undefined), admit: async () => undefined });
+  return new ProxiedGuest(policy, {
+    resolver,
+    denials: new Denials(() => undefined),
+    admit: async () => undefined,
+  });
 }
 
-/** What the gate's process does with connections of its guests. */
+/** What the proxy's process does with connections of its guests. */
 async function gateFor(t: CleanUp, take: (socket: Socket) => void): Promise<number> {
   const sockets = new Set<Socket>();
   const server = contain(createTcp({ allowHalfOpen: true }));
@@ -433,11 +437,11 @@ export async function gateByHttp1(t: CleanUp): Promise<Relay> {
     ...{ address: '198.18.0.2', secrets: [], authority: null },
     policy: { mode: 'allow', allow: [`${name}:${hostile.port}`] },
   });
-  const way = new HttpWay();
+  const way = new HttpHandler();
   const port = await gateFor(t, (socket) => way.pass(socket, guest, { address: HOST, port: hostile.port }));
   const host = `${name}:${hostile.port}`;
   return {
-    name: 'gate, HTTP/1.1',
+    name: 'proxy, HTTP/1.1',
     client: () => byHttp1(port, host, hostile),
     bystander: () => echoByHttp1(port, host),
     echoed: hostile.echoed,
@@ -469,10 +473,10 @@ export async function gateByHttp2(t: CleanUp): Promise<Relay> {
   });
   const source = new CertificateSource();
   source.replace([{ authority, secrets }]);
-  const contexts: LeafContexts = new LeafContexts((of, name, key) => {
+  const contexts: TlsContexts = new TlsContexts((of, name, key) => {
     void source.make(of, name, key).then((made) => contexts.take(of, name, made));
   });
-  const way = new SecretWay({ contexts, roots: new TrustedRoots(roots), tellTrouble: () => undefined });
+  const way = new SecretHandler({ contexts, roots: new TrustedRoots(roots), reportFailure: () => undefined });
   const port = await gateFor(
     t,
     (socket) => void passTls(socket, guest, to, way).catch(() => socket.destroy()),
@@ -480,7 +484,7 @@ export async function gateByHttp2(t: CleanUp): Promise<Relay> {
   const open = (name: string) =>
     connectTls({ host: HOST, port, servername: name, ca: authority.certificate, ALPNProtocols: ['h2'] });
   return {
-    name: 'gate, HTTP/2',
+    name: 'proxy, HTTP/2',
     client: (at) => {
       const name = `w${at}.fuzz.test`;
       const offer = (answer: HostileAnswer) => {

@@ -226,8 +226,8 @@ const PLACES: readonly Attempt[] = [
   tcp('the metadata service by an allowed host', '169.254.169.254', 80, text(get('meta.test')), false),
   tcp('a rebinding name', '10.0.0.5', 443, [helloFor('rebind.test')], false),
   tcp('the gateway', GATEWAY, 22, text('evil'), false),
-  tcp('the gate itself', GATEWAY, 7_443, [helloFor('allowed.test')], false),
-  tcp("the gate's resolver itself", GATEWAY, 7_053, [framed(dnsQuery('evil.test'))], false),
+  tcp('the proxy itself', GATEWAY, 7_443, [helloFor('allowed.test')], false),
+  tcp("the proxy's resolver itself", GATEWAY, 7_053, [framed(dnsQuery('evil.test'))], false),
   tcp("the host's public address", '198.51.100.1', 443, [helloFor('self.test')], false),
   tcp("the host's public address by HTTP", '198.51.100.1', 80, text(get('self.test')), false),
   ...[80, 443, 22].map((port) =>

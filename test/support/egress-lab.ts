@@ -1,7 +1,7 @@
 /**
  * A guest, its host and an internet, each a network namespace: the host's side as the agent sets it up, the guest's as a VM would be.
  *
- *   guest 10.0.2.15 ── vm1794, 198.18.7.2 ─ router (the installation's namespace: packet rules, gate) ─ 198.51.100.2 internet
+ *   guest 10.0.2.15 ── vm1794, 198.18.7.2 ─ router (the installation's namespace: packet rules, proxy) ─ 198.51.100.2 internet
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import {
@@ -9,22 +9,26 @@ import {
   type Certified,
   fingerprintOf,
 } from '../../src/host/egress/certificate-source.ts';
-import { FirstPackets } from '../../src/host/egress/first-packets.ts';
-import { GateChild } from '../../src/host/egress/gate-child.ts';
-import type { CountedDenial, Denial, GuestPolicy } from '../../src/host/egress/gate-messages.ts';
-import { GATE_ROUTES, guestRules } from '../../src/host/egress/guest-rules.ts';
+import { EgressProxyChild } from '../../src/host/egress/egress-proxy-child.ts';
 import { runPacketLog } from '../../src/host/egress/packet-log.ts';
-import type { GuestSecret } from '../../src/host/egress/placeholders.ts';
+import { PROXY_ROUTES, policyRules } from '../../src/host/egress/policy-rules.ts';
+import { ResolvedAddresses } from '../../src/host/egress/resolved-addresses.ts';
 import {
   DENIED_LOG_GROUP,
-  GATE_MARK,
   GATEWAY,
   GATEWAY_MAC,
   guestAddress,
+  PROXY_MARK,
   tapName,
 } from '../../src/host/network/addresses.ts';
 import { inNetwork } from '../../src/host/network/guest-network.ts';
 import { guestsRules, LINK, tapAddresses, tapRules } from '../../src/host/network/rules.ts';
+import type {
+  CountedDenial,
+  Denial,
+  GuestPolicy,
+  GuestSecret,
+} from '../../src/protocol/egress-proxy-messages.ts';
 import type { SecretsAuthority } from '../../src/protocol/host-types.ts';
 import type { EgressPolicy } from '../../src/shared/egress-policy.ts';
 import { createLog } from '../../src/shared/log.ts';
@@ -63,27 +67,27 @@ export class EgressLab {
   readonly #ending = new AbortController();
   #outside: EgressOutside | null = null;
   readonly troubles: string[] = [];
-  readonly #first_packets = new FirstPackets((args, input) =>
+  readonly #resolved_addresses = new ResolvedAddresses((args, input) =>
     inNetwork({ path: this.path('router') }, ['nft', ...args], input),
   );
-  /** `VM address`, since the gate's start. */
+  /** `VM address`, since the proxy's start. */
   readonly #admitted = new Set<string>();
   readonly #certificates = new CertificateSource();
   readonly #roots_file: string;
-  #gate: GateChild | null = null;
+  #proxy: EgressProxyChild | null = null;
 
   private constructor(roots_file: string) {
     this.#roots_file = roots_file;
   }
 
-  /** `roots_file`: whom the gate trusts beside the usual authorities. */
+  /** `roots_file`: whom the proxy trusts beside the usual authorities. */
   static async open(roots_file = '/etc/ssl/certs/ca-certificates.crt'): Promise<EgressLab> {
     const lab = new EgressLab(roots_file);
     try {
       for (const name of lab.#namespaces) ip('netns', 'add', name);
       lab.#outside = await EgressOutside.open(lab.#router, LINK);
       lab.#build();
-      lab.startGate();
+      lab.startProxy();
       void runPacketLog(
         {
           namespace: lab.path('router'),
@@ -141,17 +145,17 @@ export class EgressLab {
     ip('-n', guest, 'neighbour', 'add', 'fd00:7::1', 'lladdr', GATEWAY_MAC, 'dev', 'eth0');
     ip('-n', guest, 'route', 'add', 'default', 'via', 'fd00:7::1');
     ip('-n', router, 'route', 'add', 'default', 'via', FAR);
-    ip('-n', router, 'rule', 'add', 'fwmark', String(GATE_MARK), 'lookup', String(GATE_ROUTES));
-    ip('-n', router, 'route', 'add', 'local', 'default', 'dev', 'lo', 'table', String(GATE_ROUTES));
+    ip('-n', router, 'rule', 'add', 'fwmark', String(PROXY_MARK), 'lookup', String(PROXY_ROUTES));
+    ip('-n', router, 'route', 'add', 'local', 'default', 'dev', 'lo', 'table', String(PROXY_ROUTES));
     const settings = ['net.ipv4.ip_forward=1', 'net.ipv6.conf.all.forwarding=1'];
     in_router('sysctl', ['-qw', ...settings], '');
     const host_networks = [`${NEAR}/32`];
     in_router('nft', ['-f', '-'], guestsRules({ resolvers: [NAME_SERVER], host_networks }));
   }
 
-  startGate(): void {
+  startProxy(): void {
     this.#admitted.clear();
-    this.#gate = new GateChild({
+    this.#proxy = new EgressProxyChild({
       guest_namespace: this.path('router'),
       own_namespace: this.path('router'),
       relay_port: RELAY_PORT,
@@ -161,26 +165,26 @@ export class EgressLab {
       log: createLog('test', 'warn'),
       takeDenials: (denials) => this.denials.push(...denials),
       admit: async (guest, addresses) => {
-        await this.#first_packets.admit(guest, addresses);
+        await this.#resolved_addresses.admit(guest, addresses);
         for (const each of addresses) this.#admitted.add(`${guest} ${each}`);
       },
       certify: (...asked) => this.#certificates.make(...asked),
-      takeTrouble: (_guest, name, reason) => this.troubles.push(`${name}: ${reason}`),
+      takeServerFailure: (_guest, name, reason) => this.troubles.push(`${name}: ${reason}`),
     });
-    void this.#gate.run();
+    void this.#proxy.run();
   }
 
-  stopGate(): void {
-    this.#gate?.close();
-    this.#gate = null;
+  stopProxy(): void {
+    this.#proxy?.close();
+    this.#proxy = null;
   }
 
   /** As a crash does it. */
-  killGate(): void {
-    this.#gate?.kill();
+  killProxy(): void {
+    this.#proxy?.kill();
   }
 
-  /** As the agent does it: the gate first, then the rules. */
+  /** As the agent does it: the proxy first, then the rules. */
   allow(
     policy: EgressPolicy,
     secrets: readonly GuestSecret[] = [],
@@ -211,15 +215,20 @@ export class EgressLab {
       ...rest,
       authority: authority ? fingerprintOf(authority) : null,
     }));
-    await this.#gate?.apply({ resolvers: [NAME_SERVER], host_networks: [NEAR], guests });
+    await this.#proxy?.apply({ resolvers: [NAME_SERVER], host_networks: [NEAR], guests });
     const ports = { relay_port: RELAY_PORT, names_port: NAMES_PORT };
-    inNamespace(this.path('router'), 'nft', ['-f', '-'], guestRules({ guests, interfaces: 'vm*', ...ports }));
-    await until('the gate knows the names', () => guests.every((each) => this.#knowsNames(each)));
+    inNamespace(
+      this.path('router'),
+      'nft',
+      ['-f', '-'],
+      policyRules({ guests, interfaces: 'vm*', ...ports }),
+    );
+    await until('the proxy knows the names', () => guests.every((each) => this.#knowsNames(each)));
   }
 
   /** Those that it looks up by itself. */
   #knowsNames({ address, policy }: GuestPolicy): boolean {
-    if (policy.mode !== 'allow' || this.#gate === null) return true;
+    if (policy.mode !== 'allow' || this.#proxy === null) return true;
     const resolved = policy.allow.flatMap((entry) => addressIn(entry.replace(/:[0-9]+$/, '')) ?? []);
     return resolved.every((each) => this.#admitted.has(`${address} ${each}`));
   }
@@ -235,7 +244,7 @@ export class EgressLab {
 
   async close(): Promise<void> {
     this.#ending.abort();
-    this.stopGate();
+    this.stopProxy();
     await endAll(this.#children);
     await this.#outside?.close();
     for (const name of this.#namespaces) deleteNamespace(name);

@@ -1,5 +1,5 @@
 /**
- * Answers that no server should give, for the relays of ingress, egress gate and E2B adapter: a table of known ones, and random ones by a
+ * Answers that no server should give, for the relays of ingress, egress proxy and E2B adapter: a table of known ones, and random ones by a
  * seed. One description becomes bytes of HTTP/1.1 or frames of HTTP/2.
  */
 import { constants } from 'node:http2';
@@ -216,7 +216,7 @@ const OK: Head = { status: '200', reason: 'OK', fields: [] };
 const status = (code: string, fields: Fields = []): Head => ({ status: code, reason: 'X', fields });
 const accepting = (...more: Fields): Head => ({ status: '101', reason: 'S', fields: [...UPGRADE, ...more] });
 
-/** What ended an ingress, a gate or an adapter once, and what is close to it. */
+/** What ended an ingress, a proxy or an adapter once, and what is close to it. */
 export const KNOWN_ANSWERS: Readonly<Record<string, HostileAnswer>> = {
   'a final status of 600': { ...WHOLE, kind: 'answer', final: status('600') },
   'a final status of 099': { ...WHOLE, kind: 'answer', final: status('099') },

@@ -1,4 +1,4 @@
-/** The egress lab, with servers that secrets are for. They have an authority of their own, which the gate trusts. */
+/** The egress lab, with servers that secrets are for. They have an authority of their own, which the proxy trusts. */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { text } from 'node:stream/consumers';
 import { makeAuthority } from '../../src/control-plane/secrets/make-authority.ts';
-import type { GuestSecret } from '../../src/host/egress/placeholders.ts';
+import type { GuestSecret } from '../../src/protocol/egress-proxy-messages.ts';
 import type { SecretsAuthority } from '../../src/protocol/host-types.ts';
 import type { EgressPolicy } from '../../src/shared/egress-policy.ts';
 import { EgressLab } from './egress-lab.ts';
@@ -55,7 +55,7 @@ export class SecretServers {
 
   async prepare(): Promise<void> {
     const { folder } = this;
-    // The gate is another user.
+    // The proxy is another user.
     chmodSync(folder, 0o755);
     const internet = await makeAuthority('internet');
     writeFileSync(this.roots, internet.certificate);

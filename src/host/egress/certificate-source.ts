@@ -1,8 +1,8 @@
 /** The authorities of this host's VMs, and the names that each may certify. Their keys are nowhere else on this host. */
 import { createHash } from 'node:crypto';
+import { coversHost, type GuestSecret } from '../../protocol/egress-proxy-messages.ts';
 import type { SecretsAuthority } from '../../protocol/host-types.ts';
 import type { LeafCertificates } from './leaf-certificates.ts';
-import { coversHost, type GuestSecret } from './placeholders.ts';
 
 /** What a VM's certificates are made from. */
 export interface Certified {

@@ -1,19 +1,21 @@
 /**
  * The egress policies and the secrets of this host's VMs: takes them from the assignments, and has them enforced by the packet rules in
- * the guests' network and by the gate.
+ * the guests' network and by the proxy.
  *
- *   assignments ──► gate (names, secrets) ──► packet rules (everything else) ──► "applied"
- *   addresses of allowed names, from the gate ──► first packets that may pass
- *   refused look-ups and connections of the gate, refused packets of the kernel's log ──► reports to the control plane
+ *   assignments ──► proxy (names, secrets) ──► packet rules (everything else) ──► "applied"
+ *   addresses of allowed names, from the proxy ──► first packets that may pass
+ *   refused look-ups and connections of the proxy, refused packets of the kernel's log ──► reports to the control plane
  *
  * Invariants:
  * - a VM with a restricted egress or secrets starts only after they are applied;
- * - the keys of authorities stay in this process, and values in its memory and the gate's;
- * - until the first assignments the kernel keeps the last agent's rules, which allow no name while there is no gate.
+ * - the keys of authorities stay in this process, and values in its memory and the proxy's;
+ * - until the first assignments the kernel keeps the last agent's rules, which allow no name while there is no proxy.
  */
 import { createHash } from 'node:crypto';
 import { BATCHES, BatchSender } from '../../protocol/batches.ts';
 import type { ControlPlaneClient } from '../../protocol/client.ts';
+import { Denials } from '../../protocol/denials.ts';
+import type { CountedDenial, GuestPolicy } from '../../protocol/egress-proxy-messages.ts';
 import type { DeniedDestination } from '../../protocol/host-types.ts';
 import type { Assignment } from '../../protocol/types.ts';
 import { assert } from '../../shared/assert.ts';
@@ -23,24 +25,22 @@ import type { InstanceId } from '../../shared/ids.ts';
 import type { Log } from '../../shared/log.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
 import { Signal } from '../../shared/signal.ts';
-import { DENIED_LOG_GROUP, GATE_MARK, guestAddress } from '../network/addresses.ts';
+import { DENIED_LOG_GROUP, guestAddress, PROXY_MARK } from '../network/addresses.ts';
 import { type GuestNetwork, hostAddresses, inNetwork } from '../network/guest-network.ts';
 import { hostResolvers } from '../network/resolvers.ts';
 import { CertificateSource, fingerprintOf } from './certificate-source.ts';
-import { Denials } from './denials.ts';
-import { FirstPackets } from './first-packets.ts';
-import { GateChild } from './gate-child.ts';
-import type { CountedDenial, GuestPolicy } from './gate-messages.ts';
-import { GATE_ROUTES, guestRules } from './guest-rules.ts';
+import { EgressProxyChild } from './egress-proxy-child.ts';
 import { runPacketLog } from './packet-log.ts';
+import { PROXY_ROUTES, policyRules } from './policy-rules.ts';
+import { ResolvedAddresses } from './resolved-addresses.ts';
 
 /** In the guests' network, where nothing else listens. */
 const RELAY_PORT = 7_443;
 const NAMES_PORT = 7_053;
 /** Debian's authorities, and those that its operator adds (update-ca-certificates). */
 const ROOTS_FILE = '/etc/ssl/certs/ca-certificates.crt';
-/** How long a change waits for the gate. The rules are closed without it. */
-const GATE_MS = 1_500;
+/** How long a change waits for the proxy. The rules are closed without it. */
+const PROXY_MS = 1_500;
 /** Denied destinations that wait for the control plane, and those of one instance once many wait. */
 const WAITING_MAX = 10_000;
 const WAITING_OF_ONE_MAX = 100;
@@ -59,8 +59,8 @@ export interface EgressControlOptions {
 
 export class EgressControl {
   readonly #options: EgressControlOptions;
-  readonly #gate: GateChild | null;
-  #first_packets: FirstPackets | null = null;
+  readonly #proxy: EgressProxyChild | null;
+  #resolved_addresses: ResolvedAddresses | null = null;
   readonly #denials: Denials;
   readonly #certificates = new CertificateSource();
   readonly #instances = new Map<string, InstanceId>();
@@ -80,26 +80,28 @@ export class EgressControl {
     this.#denials = new Denials(take);
     const { network } = options;
     if (network === null) {
-      this.#gate = null;
+      this.#proxy = null;
       return;
     }
-    const first_packets = new FirstPackets((args, input) => inNetwork(network, ['nft', ...args], input));
-    this.#first_packets = first_packets;
-    this.#gate = new GateChild({
+    const resolved_addresses = new ResolvedAddresses((args, input) =>
+      inNetwork(network, ['nft', ...args], input),
+    );
+    this.#resolved_addresses = resolved_addresses;
+    this.#proxy = new EgressProxyChild({
       guest_namespace: network.path,
       own_namespace: `/proc/${process.pid}/ns/net`,
       relay_port: RELAY_PORT,
       names_port: NAMES_PORT,
-      uid: network.gate_uid,
+      uid: network.egress_proxy_uid,
       roots_file: ROOTS_FILE,
       log: options.log,
       takeDenials: take,
       admit: async (guest, addresses) => {
         assert(this.#instances.has(guest), 'only a VM of this host looks up names');
-        await first_packets.admit(guest, addresses);
+        await resolved_addresses.admit(guest, addresses);
       },
       certify: (...asked) => this.#certificates.make(...asked),
-      takeTrouble: (guest, name, reason) =>
+      takeServerFailure: (guest, name, reason) =>
         options.log.warn(
           { instance_id: this.#instances.get(guest), name, reason },
           'a server got no request, because it could not be trusted or reached',
@@ -109,11 +111,11 @@ export class EgressControl {
 
   async run(signal: AbortSignal): Promise<void> {
     const { network, log } = this.#options;
-    if (!network || !this.#gate) return;
-    signal.addEventListener('abort', () => this.#gate?.close(), { once: true });
+    if (!network || !this.#proxy) return;
+    signal.addEventListener('abort', () => this.#proxy?.close(), { once: true });
     const takeDenial = (denial: Parameters<Denials['add']>[0]) => this.#denials.add(denial);
     await Promise.all([
-      this.#gate.run(),
+      this.#proxy.run(),
       runPacketLog({ namespace: network.path, group: DENIED_LOG_GROUP, log, takeDenial }, signal),
       this.#reports(signal),
     ]);
@@ -151,7 +153,7 @@ export class EgressControl {
 
   async #apply(assignments: readonly Policed[], again: boolean): Promise<void> {
     const { network, log } = this.#options;
-    if (!network || !this.#gate) return;
+    if (!network || !this.#proxy) return;
     const guests: GuestPolicy[] = assignments.map(({ spec, egress, secrets = [], secrets_authority }) => ({
       address: guestAddress(spec.slot),
       policy: egress,
@@ -167,13 +169,13 @@ export class EgressControl {
     );
     const state = { resolvers: hostResolvers(), host_networks: hostAddresses(), guests };
     const late = new AbortController();
-    const is_late = pause(GATE_MS, late.signal).then(() => true);
-    if (await Promise.race([this.#gate.apply(state).then(() => false), is_late])) this.#gate.endStalled();
+    const is_late = pause(PROXY_MS, late.signal).then(() => true);
+    if (await Promise.race([this.#proxy.apply(state).then(() => false), is_late])) this.#proxy.endStalled();
     late.abort();
     await inNetwork(network, ['sh', '-c', ROUTES_SCRIPT]);
     const ports = { relay_port: RELAY_PORT, names_port: NAMES_PORT };
-    await inNetwork(network, ['nft', '-f', '-'], guestRules({ guests, interfaces: 'vm*', ...ports }));
-    this.#first_packets?.keepOnly(new Set(guests.map(({ address }) => address)));
+    await inNetwork(network, ['nft', '-f', '-'], policyRules({ guests, interfaces: 'vm*', ...ports }));
+    this.#resolved_addresses?.keepOnly(new Set(guests.map(({ address }) => address)));
     this.#applied = wanted;
     log.debug({ guests: guests.length }, 'egress policies are applied');
   }
@@ -184,7 +186,7 @@ export class EgressControl {
       if (!instance_id || !this.#mayWait(instance_id)) continue;
       this.#waiting.push({
         instance_id,
-        // Of the gate, which a guest may have taken over.
+        // Of the proxy, which a guest may have taken over.
         at: rfc3339(new Date(Math.max(0, Math.min(Number(at_ms) || 0, Date.now())))),
         name,
         address,
@@ -236,9 +238,9 @@ function sameEntries(a: ReadonlyMap<string, string>, b: ReadonlyMap<string, stri
   return a.size === b.size && [...a].every(([key, value]) => b.get(key) === value);
 }
 
-/** Packets with the gate's mark are delivered in the namespace, whatever their destination. */
+/** Packets with the proxy's mark are delivered in the namespace, whatever their destination. */
 const ROUTES_SCRIPT = [
   'set -e',
-  `ip rule show fwmark ${GATE_MARK} | grep -q . || ip rule add fwmark ${GATE_MARK} lookup ${GATE_ROUTES}`,
-  `ip route replace local default dev lo table ${GATE_ROUTES}`,
+  `ip rule show fwmark ${PROXY_MARK} | grep -q . || ip rule add fwmark ${PROXY_MARK} lookup ${PROXY_ROUTES}`,
+  `ip route replace local default dev lo table ${PROXY_ROUTES}`,
 ].join('\n');

@@ -1,6 +1,6 @@
 /**
  * The agent's side of intercepted connections: certificates of an instance's authority for names that a secret covers. The
- * authority's key stays in this process; a certificate's own key stays in the gate. Loaded when it is needed: its library takes a while.
+ * authority's key stays in this process; a certificate's own key stays in the proxy. Loaded when it is needed: its library takes a while.
  */
 import 'reflect-metadata';
 import { webcrypto } from 'node:crypto';
@@ -16,8 +16,8 @@ import {
   X509Certificate,
   X509CertificateGenerator,
 } from '@peculiar/x509';
+import { LEAF_AHEAD_MS, LEAF_BACKDATED_MS } from '../../protocol/egress-proxy-messages.ts';
 import type { SecretsAuthority } from '../../protocol/host-types.ts';
-import { LEAF_AHEAD_MS, LEAF_BACKDATED_MS } from './gate-messages.ts';
 
 const ALGORITHM = { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' };
 

@@ -3,9 +3,9 @@
  * netlink, and a set of the rules would have to be listed again and again.
  */
 import { spawn } from 'node:child_process';
+import type { Denial } from '../../protocol/egress-proxy-messages.ts';
 import type { Log } from '../../shared/log.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
-import type { Denial } from './gate-messages.ts';
 
 const FILE_HEADER_BYTES = 24;
 const PACKET_HEADER_BYTES = 16;

@@ -25,8 +25,8 @@ export function guestAddress(slot: number): string {
   return `198.18.${slot >> 8}.${slot & 255}`;
 }
 
-/** Marks packets for the egress gate, so that they are delivered in the guests' network whatever their destination. */
-export const GATE_MARK = 0x6265;
+/** Marks packets for the egress proxy, so that they are delivered in the guests' network whatever their destination. */
+export const PROXY_MARK = 0x6265;
 /** The group of the kernel's log (NFLOG) for packets that guests were refused. */
 export const DENIED_LOG_GROUP = 6265;
 /** A set by guest with a rule about it, for the table that uses them. */

@@ -15,7 +15,7 @@ import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
 import { messageOf } from '../../shared/errors.ts';
 import { dataFolderId, egressTable } from '../vm/egress.ts';
-import { gateUid } from '../vm/uid.ts';
+import { egressProxyUid } from '../vm/uid.ts';
 import { GUESTS_END, guestAddress, HOST_END, sshPortOf, tapName } from './addresses.ts';
 import { forgetConnections, removeHeld } from './hold-connections.ts';
 import { guestResolvers } from './resolvers.ts';
@@ -43,8 +43,8 @@ export interface GuestNetwork {
   readonly link: string;
   /** The table of rules in the host's own namespace. */
   readonly table: string;
-  /** The egress gate's user. */
-  readonly gate_uid: number;
+  /** The egress proxy's user. */
+  readonly egress_proxy_uid: number;
 }
 
 export function guestNetworkOf(data_dir: string): GuestNetwork {
@@ -55,7 +55,7 @@ export function guestNetworkOf(data_dir: string): GuestNetwork {
     path: `/run/netns/berth-${id}`,
     link: `${LINK_PREFIX}${id.slice(0, 8)}`,
     table: egressTable(id),
-    gate_uid: gateUid(id),
+    egress_proxy_uid: egressProxyUid(id),
   };
 }
 

@@ -8,7 +8,6 @@ import { CLOSED_IPV4 } from '../../shared/networks.ts';
 import { networkRule, resolverRules } from '../vm/egress.ts';
 import {
   DENIED_SET,
-  GATE_MARK,
   GATEWAY,
   GATEWAY_MAC,
   GUEST,
@@ -17,10 +16,11 @@ import {
   guestAddress,
   HOST_END,
   LOG_DENIED,
+  PROXY_MARK,
   tapName,
 } from './addresses.ts';
 
-/** Open connections of one guest to the outside and to the gate: tracking them takes memory of the host. */
+/** Open connections of one guest to the outside and to the egress proxy: tracking them takes memory of the host. */
 export const CONNECTIONS_MAX = 8_192;
 export const LINK = 'host';
 const COUNT_CONNECTIONS = `ct state new add @connections { ip saddr ct count over ${CONNECTIONS_MAX} } goto refuse`;
@@ -67,7 +67,7 @@ export function guestsRules({ resolvers, host_networks }: GuestsRules): string {
     '  chain guest_input {',
     '    icmp type echo-request accept',
     // Only the rules of restricted guests set it.
-    `    meta mark != ${GATE_MARK} goto refuse`,
+    `    meta mark != ${PROXY_MARK} goto refuse`,
     `    ${COUNT_CONNECTIONS}`,
     '    accept',
     '  }',

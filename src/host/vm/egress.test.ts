@@ -3,7 +3,7 @@ import { BlockList } from 'node:net';
 import { test } from 'node:test';
 import { CLOSED_IPV4, CLOSED_IPV6 } from '../../shared/networks.ts';
 import { dataFolderId, egressRules, parseResolvers } from './egress.ts';
-import { gateUid, VM_UID_BASE, VM_UID_COUNT } from './uid.ts';
+import { egressProxyUid, VM_UID_BASE, VM_UID_COUNT } from './uid.ts';
 
 function closed(address: string): boolean {
   const family = address.includes(':') ? 'ipv6' : 'ipv4';
@@ -66,11 +66,11 @@ test('resolvers are read as the C library reads them', () => {
   assert.deepEqual(parseResolvers(text), ['127.0.0.53', 'fd00::1']);
 });
 
-test('each installation has its own gate’s user, so the rules that a removed one left do not bind another’s', () => {
+test('each installation has its own egress proxy’s user, so the rules that a removed one left do not bind another’s', () => {
   const [one, other] = ['/var/lib/berth', '/srv/berth'].map(dataFolderId) as [string, string];
-  assert.notEqual(gateUid(one), gateUid(other));
-  for (const id of [one, other]) assert.ok(gateUid(id) >= VM_UID_BASE + VM_UID_COUNT);
-  const rules = egressRules({ data_folder_id: one, resolvers: [], gate_uid: gateUid(one) });
-  assert.ok(rules.includes(`meta skuid ${gateUid(one)} jump guest`));
-  assert.ok(!rules.includes(String(gateUid(other))));
+  assert.notEqual(egressProxyUid(one), egressProxyUid(other));
+  for (const id of [one, other]) assert.ok(egressProxyUid(id) >= VM_UID_BASE + VM_UID_COUNT);
+  const rules = egressRules({ data_folder_id: one, resolvers: [], egress_proxy_uid: egressProxyUid(one) });
+  assert.ok(rules.includes(`meta skuid ${egressProxyUid(one)} jump guest`));
+  assert.ok(!rules.includes(String(egressProxyUid(other))));
 });

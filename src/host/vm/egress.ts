@@ -39,8 +39,8 @@ export interface EgressOptions {
   /** First and last user of the VMs. */
   readonly first_uid?: number;
   readonly last_uid?: number;
-  /** The egress gate's user, to which the same is closed. */
-  readonly gate_uid?: number;
+  /** The egress proxy's user, to which the same is closed. */
+  readonly egress_proxy_uid?: number;
   /** For guests with TAP devices. */
   readonly chains?: readonly string[];
 }
@@ -73,7 +73,9 @@ export function egressRules(options: EgressOptions): string {
     '  chain output {',
     '    type filter hook output priority filter; policy accept;',
     `    meta skuid ${first_uid}-${last_uid} jump guest`,
-    ...(options.gate_uid === undefined ? [] : [`    meta skuid ${options.gate_uid} jump guest`]),
+    ...(options.egress_proxy_uid === undefined
+      ? []
+      : [`    meta skuid ${options.egress_proxy_uid} jump guest`]),
     // The ways into guests (machine/guest-ports.ts) are for Berth, which checks who may use them.
     `    ip daddr ${GUEST_PORTS} meta skuid != 0 ct state new goto refuse`,
     '  }',
@@ -139,7 +141,7 @@ export async function applyEgressRules(options: {
   /** First and last user of the VMs; by default the range of uid.ts. */
   readonly first_uid?: number;
   readonly last_uid?: number;
-  readonly gate_uid?: number;
+  readonly egress_proxy_uid?: number;
   /** More chains of the table. */
   readonly chains?: readonly string[];
 }): Promise<EgressResult> {

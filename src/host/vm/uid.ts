@@ -12,10 +12,10 @@ export const VM_UID_COUNT = 1_000_000;
 export const PROBE_UID = VM_UID_BASE + VM_UID_COUNT - 1;
 
 /**
- * The user of an installation's egress gate, beyond those of VMs. Each has its own: the rules of an installation that was removed
- * stay in the kernel, with the resolvers and networks of that time, and must not bind another's gate.
+ * The user of an installation's egress proxy, beyond those of VMs. Each has its own: the rules of an installation that was removed
+ * stay in the kernel, with the resolvers and networks of that time, and must not bind another's egress proxy.
  */
-export function gateUid(data_folder_id: string): number {
+export function egressProxyUid(data_folder_id: string): number {
   return VM_UID_BASE + VM_UID_COUNT + (Number.parseInt(data_folder_id.slice(0, 8), 16) % VM_UID_COUNT);
 }
 

@@ -232,7 +232,7 @@ async function isolate(
   const host = network ? await mendForwarding(network) : { chains: [], problem: network_problem };
   const egress = await applyEgressRules({
     data_folder_id: dataFolderId(data_dir),
-    ...(network ? { gate_uid: network.gate_uid } : {}),
+    ...(network ? { egress_proxy_uid: network.egress_proxy_uid } : {}),
     chains: host.chains,
   });
   const found = [egress.closed ? null : egress.reason, jail_problem, host.problem];

@@ -13,7 +13,7 @@ import {
   type ServerHttp2Stream,
   sensitiveHeaders,
 } from 'node:http2';
-import { contain } from '../../shared/contain.ts';
+import { contain } from '../shared/contain.ts';
 import {
   answerOf,
   expectsContinue,
@@ -23,16 +23,16 @@ import {
   type OurHead,
   trailersOf,
   unusable,
-} from '../../shared/foreign-answer.ts';
-import { AmbiguousRequest, asRecord, checkRequest, filterFields } from '../../shared/http-request.ts';
-import { passParts } from '../../shared/pass-parts.ts';
-import { decide, type Intercepted, passesToGuest, type RefusedRequest } from './secret-request.ts';
-import { ServerTrouble } from './secret-server.ts';
+} from '../shared/foreign-answer.ts';
+import { AmbiguousRequest, asRecord, checkRequest, filterFields } from '../shared/http-request.ts';
+import { passParts } from '../shared/pass-parts.ts';
+import { fillRequest, type Intercepted, passesToGuest, type RefusedRequest } from './secret-request.ts';
+import { ServerFailure } from './secret-server.ts';
 
 const STREAMS_OF_A_CONNECTION = 100;
 /** Of one VM. */
 const STREAMS_MAX = 256;
-/** What a server may send ahead on one stream: it bounds throughput by distance, and the gate's memory. */
+/** What a server may send ahead on one stream: it bounds throughput by distance, and the proxy's memory. */
 const WINDOW_BYTES = 512 * 1024;
 const IDLE_MS = 5 * 60_000;
 
@@ -52,7 +52,7 @@ export const SESSION_OPTIONS = {
 export function relaySession(session: ServerHttp2Session, connection: Intercepted): void {
   const { use, server } = connection;
   session.on('error', () => session.destroy());
-  const upstream = server instanceof ServerTrouble ? server : joinServer(session, connection, server);
+  const upstream = server instanceof ServerFailure ? server : joinServer(session, connection, server);
   session.setTimeout(IDLE_MS, () => session.close());
   session.on('stream', (stream, _headers, _flags, raw) => {
     stream.on('error', () => undefined);
@@ -68,7 +68,7 @@ export function relaySession(session: ServerHttp2Session, connection: Intercepte
 function joinServer(
   session: ServerHttp2Session,
   { name }: Intercepted,
-  server: NonNullable<Exclude<Intercepted['server'], ServerTrouble>>,
+  server: NonNullable<Exclude<Intercepted['server'], ServerFailure>>,
 ): ClientHttp2Session {
   const upstream = contain(
     connect(`https://${name}`, {
@@ -88,11 +88,11 @@ function relayStream(
   stream: ServerHttp2Stream,
   raw: readonly string[],
   connection: Intercepted,
-  upstream: ClientHttp2Session | ServerTrouble,
+  upstream: ClientHttp2Session | ServerFailure,
 ): void {
   const headers = requestHeaders(raw, connection);
   if ('said' in headers) return void refuse(stream, headers);
-  if (upstream instanceof ServerTrouble) return void refuse(stream, { status: 502, said: upstream.message });
+  if (upstream instanceof ServerFailure) return void refuse(stream, { status: 502, said: upstream.message });
   if (upstream.closed || upstream.destroyed) return void stream.close(NGHTTP2_REFUSED_STREAM);
   const { endAfterHeaders } = stream;
   try {
@@ -127,16 +127,16 @@ function requestHeaders(
   if (pseudo.get(':scheme') !== 'https') return { status: 400, said: 'The scheme is not https.' };
   try {
     const checked = checkRequest({ method, target, version: '2.0', raw: fields, authority });
-    const decided = decide(connection, { method, checked }, () => fields);
-    if ('said' in decided) return decided;
+    const filled = fillRequest(connection, { method, checked }, () => fields);
+    if ('said' in filled) return filled;
     const outgoing: OutgoingHttpHeaders = {
-      ...asRecord(decided.fields),
+      ...asRecord(filled.fields),
       ':method': method,
       ':scheme': 'https',
       ':authority': checked.host,
       ':path': target,
       // Never kept in a table of the compression.
-      [sensitiveHeaders]: [...decided.secret],
+      [sensitiveHeaders]: [...filled.secret],
     };
     delete outgoing['host'];
     return { outgoing };

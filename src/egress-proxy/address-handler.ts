@@ -1,18 +1,48 @@
-/** Connects to a checked address for a guest, and joins the two connections. */
+/**
+ * Connections of guests whose protocol does not tell a name: permitted if the destination is an address that the resolver gave this VM
+ * for a name that the policy has with this port. And how a permitted connection is joined with one to its destination.
+ */
 import { connect, type Socket } from 'node:net';
-import { contain } from '../../shared/contain.ts';
-import { passParts } from '../../shared/pass-parts.ts';
+import { contain } from '../shared/contain.ts';
+import { passParts } from '../shared/pass-parts.ts';
+import type { ProxiedGuest } from './proxied-guest.ts';
+
+export interface Destination {
+  readonly address: string;
+  readonly port: number;
+}
+
+export async function passByAddress(
+  socket: Socket,
+  guest: ProxiedGuest,
+  { address, port }: Destination,
+): Promise<void> {
+  let name: string | null = null;
+  const release = guest.hold({
+    isPermitted: () => name === null || guest.permitsName(name, port),
+    cut: () => socket.resetAndDestroy(),
+  });
+  if (!release) return void socket.resetAndDestroy();
+  socket.once('close', release);
+  name = await guest.nameAt(address, port);
+  if (name === null || !guest.permitsName(name, port)) {
+    guest.deny({ name: null, address, port });
+    return void socket.resetAndDestroy();
+  }
+  if (!socket.destroyed) joinTo(socket, { address, port }, Buffer.alloc(0));
+}
 
 const CONNECT_MS = 15_000;
 const KEEP_ALIVE_MS = 60_000;
 
 /**
+ * Connects to a checked address for a guest, and joins the two connections.
  * `first`: what the guest has sent already. The end of either connection ends the other; a failure to connect resets the guest's.
  * `more`: takes what the guest sends next, and says whether the rest may flow.
  */
 export function joinTo(
   inside: Socket,
-  { address, port }: { readonly address: string; readonly port: number },
+  { address, port }: Destination,
   first: Buffer,
   more: (outside: Socket) => Promise<boolean> = async () => true,
 ): void {

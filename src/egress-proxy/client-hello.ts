@@ -5,7 +5,7 @@
  * empty record, many small records. With Encrypted ClientHello the name is the outer one: the real one is the guest's and the server's secret.
  */
 import { createHash } from 'node:crypto';
-import { sentName } from '../../shared/egress-policy.ts';
+import { sentName } from '../shared/egress-policy.ts';
 
 /** The longest message that is read. Real ones have up to some 4 KiB. */
 const HELLO_MAX_BYTES = 16 * 1024;

@@ -1,72 +1,76 @@
 /**
- * The egress gate: DNS resolver and TCP proxy of the VMs whose egress is restricted, and proxy for port 443 of VMs with secrets. Rules of
- * nftables lead these connections here and keep the original destination; the rules alone decide everything else.
+ * The egress proxy: DNS resolver and TCP proxy of the VMs whose egress is restricted, and proxy for port 443 of VMs with secrets. Rules of
+ * nftables lead these connections here and keep the original destination; the rules alone fillRequest everything else.
  *
- *   look-up ──► dns-server ──► guest: is the name permitted? ──► name-resolver ──► the host's resolvers
- *   port 443 ──► tls-way ──┬──► secret-way, where a secret names the server
- *   port 80 ──► http-way ──┼──► guest: is the name permitted, and did it have this address? ──► the destination
- *   other ──► address-way ─┘
+ *   look-up ──► dns-server ──► proxied-guest: is the name permitted? ──► name-resolver ──► the host's resolvers
+ *   port 443 ──► tls-handler ──┬──► secret-handler, where a secret names the server
+ *   port 80 ──► http-handler ──┼──► guest: is the name permitted, and did it have this address? ──► the destination
+ *   other ──► address-handler ─┘
  *
- * Invariants: a VM that is not in the gate's state gets nothing; a restricted one gets a connection only to an address that it is allowed, or
+ * Invariants: a VM that is not in the proxy's state gets nothing; a restricted one gets a connection only to an address that it is allowed, or
  * that the resolver gave for an allowed name; a new state takes effect for open connections before it is confirmed.
  */
 import type { Socket } from 'node:net';
-import { endAfterFault } from '../../shared/contain.ts';
-import { closedBy } from '../../shared/networks.ts';
-import { passByAddress } from './address-way.ts';
-import { Denials } from './denials.ts';
-import { ADMIT_MS } from './first-packets.ts';
-import type { FromGate, GateState, GuestPolicy, ToGate } from './gate-messages.ts';
-import { type GateParts, Guest } from './guest.ts';
-import { HttpWay } from './http-way.ts';
-import { LeafContexts } from './leaf-contexts.ts';
+import { Denials } from '../protocol/denials.ts';
+import type {
+  EgressProxyState,
+  FromEgressProxy,
+  GuestPolicy,
+  ToEgressProxy,
+} from '../protocol/egress-proxy-messages.ts';
+import { ADMIT_MS } from '../protocol/egress-proxy-messages.ts';
+import { endAfterFault } from '../shared/contain.ts';
+import { closedBy } from '../shared/networks.ts';
+import { type Destination, passByAddress } from './address-handler.ts';
+import { HttpHandler } from './http-handler.ts';
 import { NameResolver, type Upstream } from './name-resolver.ts';
+import { ProxiedGuest, type ProxiedGuestOptions } from './proxied-guest.ts';
+import { SecretHandler } from './secret-handler.ts';
 import { HTTPS_PORT } from './secret-request.ts';
-import { TrustedRoots } from './secret-server.ts';
-import { SecretWay } from './secret-way.ts';
-import { type Destination, passTls } from './tls-way.ts';
-import { Troubles } from './troubles.ts';
+import { ServerFailureReports, TrustedRoots } from './secret-server.ts';
+import { TlsContexts } from './tls-contexts.ts';
+import { passTls } from './tls-handler.ts';
 
 const HTTP_PORT = 80;
 
-export interface GateOptions {
+export interface EgressProxyOptions {
   /** A file with the certificates of the authorities that the host trusts. */
   readonly roots_file: string;
-  readonly tell: (message: FromGate) => void;
+  readonly tell: (message: FromEgressProxy) => void;
 }
 
-export class Gate {
+export class EgressProxy {
   readonly #resolver: NameResolver;
   readonly #denials: Denials;
-  readonly #http = new HttpWay();
-  readonly #certificates: LeafContexts;
-  readonly #secrets: SecretWay;
-  readonly #guests = new Map<string, Guest>();
-  readonly #tell: GateOptions['tell'];
+  readonly #http = new HttpHandler();
+  readonly #certificates: TlsContexts;
+  readonly #secrets: SecretHandler;
+  readonly #guests = new Map<string, ProxiedGuest>();
+  readonly #tell: EgressProxyOptions['tell'];
   /** Changes that the agent has not answered, by number. */
   readonly #admissions = new Map<number, (known: boolean) => void>();
   #changes = 0;
 
-  constructor({ roots_file, tell }: GateOptions) {
+  constructor({ roots_file, tell }: EgressProxyOptions) {
     this.#tell = tell;
     this.#resolver = new NameResolver({ servers: [], isClosed: closedBy([]) });
     this.#denials = new Denials((denials) => tell({ type: 'denied', denials }));
-    this.#certificates = new LeafContexts((authority, name, public_key) =>
+    this.#certificates = new TlsContexts((authority, name, public_key) =>
       tell({ type: 'certificate', authority, name, public_key }),
     );
-    const troubles = new Troubles(tell);
-    this.#secrets = new SecretWay({
+    const failures = new ServerFailureReports(tell);
+    this.#secrets = new SecretHandler({
       contexts: this.#certificates,
       roots: new TrustedRoots(roots_file),
-      tellTrouble: (guest, name, reason) => troubles.add(guest, name, reason),
+      reportFailure: (guest, name, reason) => failures.add(guest, name, reason),
     });
   }
 
-  takeCertificate({ authority, name, certificate }: Extract<ToGate, { type: 'certificate' }>): void {
+  takeCertificate({ authority, name, certificate }: Extract<ToEgressProxy, { type: 'certificate' }>): void {
     this.#certificates.take(authority, name, certificate);
   }
 
-  takeAdmitted({ change, known }: Extract<ToGate, { type: 'admitted' }>): void {
+  takeAdmitted({ change, known }: Extract<ToEgressProxy, { type: 'admitted' }>): void {
     this.#admissions.get(change)?.(known);
   }
 
@@ -84,7 +88,7 @@ export class Gate {
     if (!known) throw new Error('the agent has not admitted the addresses');
   }
 
-  apply(state: GateState): void {
+  apply(state: EgressProxyState): void {
     this.#resolver.replaceUpstream(upstreamOf(state));
     const wanted = new Set(state.guests.map(({ address }) => address));
     for (const [address, guest] of this.#guests) {
@@ -95,11 +99,11 @@ export class Gate {
     for (const each of state.guests) {
       const guest = this.#guests.get(each.address);
       if (guest) guest.change(each);
-      else this.#guests.set(each.address, new Guest(each, this.#partsOf(each)));
+      else this.#guests.set(each.address, new ProxiedGuest(each, this.#partsOf(each)));
     }
   }
 
-  #partsOf({ address }: GuestPolicy): GateParts {
+  #partsOf({ address }: GuestPolicy): ProxiedGuestOptions {
     return {
       resolver: this.#resolver,
       denials: this.#denials,
@@ -107,7 +111,8 @@ export class Gate {
     };
   }
 
-  readonly findGuest = (address: string | undefined): Guest | undefined => this.#guests.get(plain(address));
+  readonly findGuest = (address: string | undefined): ProxiedGuest | undefined =>
+    this.#guests.get(plain(address));
 
   /** A connection whose local end has the original destination. */
   readonly accept = (socket: Socket): void => {
@@ -119,13 +124,13 @@ export class Gate {
     else void this.#pass(socket, guest, to).catch(endAfterFault(socket));
   };
 
-  #pass(socket: Socket, guest: Guest, to: Destination): Promise<void> {
+  #pass(socket: Socket, guest: ProxiedGuest, to: Destination): Promise<void> {
     if (to.port === HTTPS_PORT) return passTls(socket, guest, to, this.#secrets);
     return passByAddress(socket, guest, to);
   }
 }
 
-function upstreamOf({ resolvers, host_networks }: GateState): Upstream {
+function upstreamOf({ resolvers, host_networks }: EgressProxyState): Upstream {
   return { servers: resolvers, isClosed: closedBy(host_networks) };
 }
 

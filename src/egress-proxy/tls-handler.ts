@@ -1,11 +1,12 @@
 /**
  * TLS from a guest: the ClientHello's name must be permitted, and the connection's destination must be an address that the resolver
  * gave this VM for that name. Then the bytes pass unchanged: guest and server have the TLS connection with each other. Only where a
- * secret of the VM names the server, secret-way.ts takes the connection.
+ * secret of the VM names the server, secret-handler.ts takes the connection.
  *
  * A VM with secrets comes here with every connection to port 443, also in mode open and to an allowed address. There any protocol passes.
  */
 import type { Socket } from 'node:net';
+import { type Destination, joinTo } from './address-handler.ts';
 import {
   asksForRetry,
   type Hello,
@@ -13,9 +14,8 @@ import {
   readClientHello,
   readRetriedHello,
 } from './client-hello.ts';
-import type { Guest } from './guest.ts';
-import { joinTo } from './join-sockets.ts';
-import type { SecretWay } from './secret-way.ts';
+import type { ProxiedGuest } from './proxied-guest.ts';
+import type { SecretHandler } from './secret-handler.ts';
 
 const HELLO_MS = 10_000;
 const ANSWER_MS = 30_000;
@@ -24,16 +24,11 @@ const SILENT_MS = 3_000;
 /** A fatal alert, `access_denied` (RFC 8446): clients tell it apart from a network failure. */
 const ACCESS_DENIED = Buffer.from([21, 3, 1, 0, 2, 2, 49]);
 
-export interface Destination {
-  readonly address: string;
-  readonly port: number;
-}
-
 export async function passTls(
   socket: Socket,
-  guest: Guest,
+  guest: ProxiedGuest,
   to: Destination,
-  secrets: SecretWay,
+  secrets: SecretHandler,
 ): Promise<void> {
   const { address, port } = to;
   let name: string | null = null;

@@ -1,16 +1,20 @@
-/** Connections to the servers that get secrets. Invariant: a connection is used only after its certificate was found valid for its name. */
+/**
+ * Connections to the servers that get secrets, and reports of those that could not be used.
+ * Invariant: a connection is used only after its certificate was found valid for its name.
+ */
 import { readFileSync, statSync } from 'node:fs';
 import { connect, createSecureContext, rootCertificates, type SecureContext, type TLSSocket } from 'node:tls';
-import { contain } from '../../shared/contain.ts';
-import { messageOf } from '../../shared/errors.ts';
-import { untrustedText } from '../../shared/untrusted-text.ts';
+import type { FromEgressProxy } from '../protocol/egress-proxy-messages.ts';
+import { contain } from '../shared/contain.ts';
+import { messageOf } from '../shared/errors.ts';
+import { untrustedText } from '../shared/untrusted-text.ts';
 
 const CONNECT_MS = 15_000;
 const KEEP_ALIVE_MS = 60_000;
 
 /** Why a server gets no request; for the guest, and the host's log. Without any value. */
-export class ServerTrouble extends Error {
-  override name = 'ServerTrouble';
+export class ServerFailure extends Error {
+  override name = 'ServerFailure';
 }
 
 /** Node's authorities and those of the host's file, which is read again when it changes. */
@@ -34,15 +38,15 @@ export class TrustedRoots {
   }
 }
 
-export interface ServerPlace {
+export interface ServerAddress {
   readonly name: string;
   readonly address: string;
   readonly port: number;
 }
 
-/** `protocols`: what is offered (ALPN). @throws ServerTrouble */
+/** `protocols`: what is offered (ALPN). @throws ServerFailure */
 export async function connectVerified(
-  { name, address, port }: ServerPlace,
+  { name, address, port }: ServerAddress,
   protocols: readonly string[],
   roots: TrustedRoots,
 ): Promise<TLSSocket> {
@@ -62,7 +66,7 @@ export async function connectVerified(
   const fail = (error: Error) => {
     clearTimeout(late);
     socket.destroy();
-    reject(new ServerTrouble(`no verified connection to ${name}: ${untrustedText(messageOf(error))}`));
+    reject(new ServerFailure(`no verified connection to ${name}: ${untrustedText(messageOf(error))}`));
   };
   socket.on('error', fail);
   socket.once('close', () => fail(new Error('it closed the connection')));
@@ -75,11 +79,37 @@ export async function connectVerified(
   return promise;
 }
 
-/** @throws ServerTrouble */
+/** @throws ServerFailure */
 function readable(roots: TrustedRoots): SecureContext {
   try {
     return roots.context();
   } catch (error) {
-    throw new ServerTrouble(`the host's authorities cannot be read: ${messageOf(error)}`);
+    throw new ServerFailure(`the host's authorities cannot be read: ${messageOf(error)}`);
+  }
+}
+
+const REPORT_AGAIN_MS = 60_000;
+/** In that time. */
+const REPORTED_MAX = 100;
+
+/** Reports servers that could not be trusted or reached: each once in a while, so that no VM fills the log. Bounded. */
+export class ServerFailureReports {
+  readonly #tell: (message: FromEgressProxy) => void;
+  readonly #reported = new Set<string>();
+  #since_ms = Number.NEGATIVE_INFINITY;
+
+  constructor(tell: (message: FromEgressProxy) => void) {
+    this.#tell = tell;
+  }
+
+  add(guest: string, name: string, reason: string): void {
+    if (performance.now() - this.#since_ms > REPORT_AGAIN_MS) {
+      this.#since_ms = performance.now();
+      this.#reported.clear();
+    }
+    const key = JSON.stringify([guest, name, reason]);
+    if (this.#reported.has(key) || this.#reported.size >= REPORTED_MAX) return;
+    this.#reported.add(key);
+    this.#tell({ type: 'server_failed', guest, name, reason });
   }
 }

@@ -4,7 +4,7 @@
  */
 import { NODATA, NOTFOUND } from 'node:dns';
 import { Resolver } from 'node:dns/promises';
-import { errnoOf } from '../../shared/errors.ts';
+import { errnoOf } from '../shared/errors.ts';
 
 const TIMEOUT_MS = 2_000;
 const TRIES = 2;

@@ -2,17 +2,17 @@ import assert from 'node:assert/strict';
 import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
 import { test } from 'node:test';
-import { reportThrows } from '../../shared/contain.ts';
-import { Denials } from './denials.ts';
+import { Denials } from '../protocol/denials.ts';
+import { reportThrows } from '../shared/contain.ts';
 import { serveUdp } from './dns-server.ts';
-import { Guest } from './guest.ts';
 import { NameResolver } from './name-resolver.ts';
+import { ProxiedGuest } from './proxied-guest.ts';
 
 test('a look-up from port 0, or one whose answer fails, ends nothing', async (t) => {
   const faults: string[] = [];
   reportThrows((fault) => faults.push(fault.message));
   const resolver = new NameResolver({ servers: [], isClosed: () => false });
-  const guest = new Guest(
+  const guest = new ProxiedGuest(
     { address: '127.0.0.1', policy: { mode: 'deny', allow: [] }, secrets: [], authority: null },
     { resolver, denials: new Denials(() => undefined), admit: async () => undefined },
   );

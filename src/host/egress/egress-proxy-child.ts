@@ -1,26 +1,31 @@
 /**
- * The agent's side of the gate's process: starts it, gives it the state, takes its denials, and starts it again when it ended.
+ * The agent's side of the egress proxy, a program of its own: starts it, gives it the state, takes its denials, and starts it again when it ended.
  *
  * Its sockets are opened in the guests' network namespace by a few lines of Perl (every Debian has it), because Node can open none
- * with IP_TRANSPARENT: such a socket accepts connections to any destination and shows which one it was. The gate itself runs in this
+ * with IP_TRANSPARENT: such a socket accepts connections to any destination and shows which one it was. The proxy itself runs in this
  * process's namespace, so it connects as the host does.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { extname, join } from 'node:path';
+import type {
+  CountedDenial,
+  EgressProxyState,
+  FromEgressProxy,
+  ToEgressProxy,
+} from '../../protocol/egress-proxy-messages.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
 import { Signal } from '../../shared/signal.ts';
-import type { CountedDenial, FromGate, GateState, ToGate } from './gate-messages.ts';
 
-export interface GateOptions {
+export interface EgressProxyChildOptions {
   /** Where guests' packets arrive: a path to enter by nsenter(1); null: this namespace. */
   readonly guest_namespace: string | null;
-  /** Where the gate connects from. */
+  /** Where the proxy connects from. */
   readonly own_namespace: string;
   readonly relay_port: number;
   readonly names_port: number;
-  /** The gate's unprivileged user and group. */
+  /** The proxy's unprivileged user and group. */
   readonly uid: number;
   /** A file with the certificates of the authorities that servers of secrets may have. */
   readonly roots_file: string;
@@ -31,10 +36,10 @@ export interface GateOptions {
   /** A certificate of an authority for a name, in PEM; null: no secret has it. */
   readonly certify: (authority: string, name: string, public_key: string) => Promise<string | null>;
   /** A server that a secret of `guest` names could not be trusted or reached. */
-  readonly takeTrouble: (guest: string, name: string, reason: string) => void;
+  readonly takeServerFailure: (guest: string, name: string, reason: string) => void;
 }
 
-type State = Omit<GateState, 'sequence'>;
+type State = Omit<EgressProxyState, 'sequence'>;
 
 /** `perl -e … RELAY_PORT NAMES_PORT PROGRAM…`: appends the descriptors of relay, UDP and TCP to PROGRAM's arguments. */
 const OPEN_SOCKETS = `
@@ -57,8 +62,8 @@ exec @program, (map { fileno $_ } @sockets), @last or die "exec: $!";
 /** All VMs with a policy wait for it. */
 const RESTART_MAX_MS = 500;
 
-export class GateChild {
-  readonly #options: GateOptions;
+export class EgressProxyChild {
+  readonly #options: EgressProxyChildOptions;
   readonly #ending = new AbortController();
   #child: ChildProcess | null = null;
   #state: State | null = null;
@@ -68,7 +73,7 @@ export class GateChild {
   /** The log has said that addresses cannot be admitted. */
   #is_refusing = false;
 
-  constructor(options: GateOptions) {
+  constructor(options: EgressProxyChildOptions) {
     this.#options = options;
   }
 
@@ -80,13 +85,13 @@ export class GateChild {
       if (performance.now() - started_at > 60_000) failures = 0;
       if (this.#ending.signal.aborted) return;
       this.#options.log.error(
-        'the egress gate ended; VMs with a restricted egress reach only allowed addresses',
+        'the egress proxy ended; VMs with a restricted egress reach only allowed addresses',
       );
       await pause(backoffMs(failures, 100, RESTART_MAX_MS), this.#ending.signal);
     }
   }
 
-  /** Resolves when the gate has applied it, which may take until the gate is started again. */
+  /** Resolves when the proxy has applied it, which may take until the proxy is started again. */
   async apply(state: State): Promise<void> {
     this.#state = state;
     const sequence = ++this.#sequence;
@@ -120,9 +125,9 @@ export class GateChild {
     this.#child = child;
     const { promise, resolve } = Promise.withResolvers<void>();
     child.stderr?.on('data', (text: Buffer) => {
-      this.#options.log.warn({ text: text.toString('utf8').slice(0, 2_000) }, 'the egress gate said');
+      this.#options.log.warn({ text: text.toString('utf8').slice(0, 2_000) }, 'the egress proxy said');
     });
-    child.on('message', (message) => this.#take(message as FromGate));
+    child.on('message', (message) => this.#take(message as FromEgressProxy));
     child.once('error', () => resolve());
     child.once('close', () => resolve());
     this.#send();
@@ -134,12 +139,18 @@ export class GateChild {
   #command(): readonly string[] {
     const { guest_namespace, own_namespace, relay_port, names_port, roots_file, uid } = this.#options;
     const enter = (path: string) => ['nsenter', `--net=${path}`, '--'];
-    const gate = join(import.meta.dirname, `gate-process${extname(import.meta.filename)}`);
+    const main = join(
+      import.meta.dirname,
+      '..',
+      '..',
+      'egress-proxy',
+      `main${extname(import.meta.filename)}`,
+    );
     return [
       ...(guest_namespace === null ? [] : enter(guest_namespace)),
       ...['perl', '-e', OPEN_SOCKETS, String(relay_port), String(names_port)],
       ...(guest_namespace === null ? [] : enter(own_namespace)),
-      ...[process.execPath, gate, roots_file, String(uid)],
+      ...[process.execPath, main, roots_file, String(uid)],
     ];
   }
 
@@ -147,16 +158,16 @@ export class GateChild {
     if (this.#state !== null) this.#tell({ type: 'state', ...this.#state, sequence: this.#sequence });
   }
 
-  #tell(message: ToGate): void {
+  #tell(message: ToEgressProxy): void {
     if (this.#child?.connected) this.#child.send(message, () => undefined);
   }
 
-  #take(message: FromGate): void {
+  #take(message: FromEgressProxy): void {
     switch (message.type) {
       case 'denied':
         return void this.#options.takeDenials(message.denials);
-      case 'trouble':
-        return void this.#options.takeTrouble(message.guest, message.name, message.reason);
+      case 'server_failed':
+        return void this.#options.takeServerFailure(message.guest, message.name, message.reason);
       case 'certificate':
         return void this.#certify(message);
       case 'admit':
@@ -167,7 +178,7 @@ export class GateChild {
     }
   }
 
-  async #admit({ change, guest, addresses }: Extract<FromGate, { type: 'admit' }>): Promise<void> {
+  async #admit({ change, guest, addresses }: Extract<FromEgressProxy, { type: 'admit' }>): Promise<void> {
     const { admit, log } = this.#options;
     const known = await admit(guest, addresses).then(
       () => true,
@@ -181,7 +192,11 @@ export class GateChild {
     this.#tell({ type: 'admitted', change, known });
   }
 
-  async #certify({ authority, name, public_key }: Extract<FromGate, { type: 'certificate' }>): Promise<void> {
+  async #certify({
+    authority,
+    name,
+    public_key,
+  }: Extract<FromEgressProxy, { type: 'certificate' }>): Promise<void> {
     const certificate = await this.#options.certify(authority, name, public_key).catch(() => null);
     this.#tell({ type: 'certificate', authority, name, certificate });
   }

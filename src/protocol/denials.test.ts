@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Denials } from './denials.ts';
-import type { CountedDenial } from './gate-messages.ts';
+import type { CountedDenial } from './egress-proxy-messages.ts';
 
 test('a VM that scans addresses has few of them passed on, and hides no other’s', async () => {
   const { promise, resolve } = Promise.withResolvers<readonly CountedDenial[]>();

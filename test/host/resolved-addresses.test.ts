@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { FirstPackets } from '../../src/host/egress/first-packets.ts';
+import { ResolvedAddresses } from '../../src/host/egress/resolved-addresses.ts';
 import { until } from '../support/waiting.ts';
 
 const HOUR_MS = 3_600_000;
@@ -12,7 +12,7 @@ function kernel({ is_held = false, listed = [] as readonly (readonly [string, st
   const refuses = new Set<string>();
   let now_ms = 0;
   let go: () => void = () => undefined;
-  const packets = new FirstPackets(
+  const packets = new ResolvedAddresses(
     async ([first], input) => {
       if (first === '-j')
         return JSON.stringify({

@@ -1,20 +1,20 @@
 /** Gathers denied attempts, merged by destination, and passes them on a few times a second. Bounded. */
-import type { CountedDenial, Denial } from './gate-messages.ts';
+import type { CountedDenial, Denial } from './egress-proxy-messages.ts';
 
 const GATHER_MS = 200;
 /**
- * The destinations of one VM that are passed on within TOLD_MS; the database keeps as many of an instance. A VM that scans
+ * The destinations of one VM that are passed on within REPORTED_MS; the database keeps as many of an instance. A VM that scans
  * addresses must neither hide another's attempts nor keep the database busy.
  */
-const TOLD_MAX = 100;
-const TOLD_MS = 5_000;
+const REPORTED_MAX = 100;
+const REPORTED_MS = 5_000;
 
 export class Denials {
   readonly #pass: (denials: readonly CountedDenial[]) => void;
   readonly #gathered = new Map<string, CountedDenial>();
   #timer: NodeJS.Timeout | null = null;
   /** By VM. */
-  readonly #told = new Map<string, number>();
+  readonly #reported = new Map<string, number>();
   #told_since_ms = 0;
 
   constructor(pass: (denials: readonly CountedDenial[]) => void) {
@@ -31,13 +31,13 @@ export class Denials {
 
   #mayTell(guest: string): boolean {
     const now_ms = performance.now();
-    if (now_ms - this.#told_since_ms >= TOLD_MS) {
+    if (now_ms - this.#told_since_ms >= REPORTED_MS) {
       this.#told_since_ms = now_ms;
-      this.#told.clear();
+      this.#reported.clear();
     }
-    const told = (this.#told.get(guest) ?? 0) + 1;
-    this.#told.set(guest, told);
-    return told <= TOLD_MAX;
+    const reported = (this.#reported.get(guest) ?? 0) + 1;
+    this.#reported.set(guest, reported);
+    return reported <= REPORTED_MAX;
   }
 
   #passOn(): void {

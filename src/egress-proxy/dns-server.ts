@@ -6,9 +6,9 @@ import type { Socket as UdpSocket } from 'node:dgram';
 import { once } from 'node:events';
 import { isIP, type Server, type Socket } from 'node:net';
 import ipaddr from 'ipaddr.js';
-import { endAfterFault } from '../../shared/contain.ts';
-import { sentName } from '../../shared/egress-policy.ts';
-import type { Guest } from './guest.ts';
+import { endAfterFault } from '../shared/contain.ts';
+import { sentName } from '../shared/egress-policy.ts';
+import type { ProxiedGuest } from './proxied-guest.ts';
 
 /**
  * The two DNS messages that the guests' resolver needs (RFC 1035): a query with one question, and its answer with addresses. Pure.
@@ -147,7 +147,7 @@ function optRecord(prohibited: string | undefined): Buffer {
 const PROHIBITED = "not allowed by the instance's egress policy";
 
 /** null: no answer. */
-async function answerQuery(guest: Guest, message: Buffer, over_udp: boolean): Promise<Buffer | null> {
+async function answerQuery(guest: ProxiedGuest, message: Buffer, over_udp: boolean): Promise<Buffer | null> {
   const query = readQuery(message);
   if (query === null) return null;
   if (!('question' in query)) return writeRefusal(query);
@@ -173,7 +173,7 @@ const TCP_IDLE_MS = 10_000;
 /** Answers over UDP that the kernel has not taken yet, of all guests. */
 const UDP_WAITING_BYTES = 1024 * 1024;
 
-export type FindGuest = (address: string | undefined) => Guest | undefined;
+export type FindGuest = (address: string | undefined) => ProxiedGuest | undefined;
 
 export function serveUdp(socket: UdpSocket, findGuest: FindGuest): void {
   socket.on('message', (message, { address, port }) => {
@@ -199,7 +199,7 @@ export function serveTcp(server: Server, findGuest: FindGuest, idle_ms = TCP_IDL
 }
 
 /** One query after the other; each has its length in front (RFC 7766). */
-async function answerStream(socket: Socket, guest: Guest, idle_ms: number): Promise<void> {
+async function answerStream(socket: Socket, guest: ProxiedGuest, idle_ms: number): Promise<void> {
   const release = guest.hold({ isPermitted: () => true, cut: () => socket.destroy() });
   if (!release) return void socket.destroy();
   const ended = new AbortController();

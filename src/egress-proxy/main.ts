@@ -1,15 +1,15 @@
 /**
- * The gate's process: `gate-process.ts RELAY UDP TCP ROOTS_FILE USER`, started by gate-child.ts with its listening sockets open. It reads
- * bytes of hostile guests, so it gives up root before the first one, and ends with the agent. It holds values of secrets: what it says at a
- * crash has none, and its core dumps have no memory, as those of the agent.
+ * The egress proxy's process: `main.ts RELAY UDP TCP ROOTS_FILE USER`, started by the agent (host/egress/egress-proxy-child.ts) with its
+ * listening sockets open. It reads bytes of hostile guests, so it gives up root before the first one, and ends with the agent. It holds
+ * values of secrets: what it prints when it crashes has none, and its core dumps have no memory, like those of the agent.
  */
 import { createSocket } from 'node:dgram';
 import { createServer } from 'node:net';
-import { ConnectionBudget, filesForConnections, openFilesLimit } from '../../shared/connection-budget.ts';
-import { contain, reportThrows } from '../../shared/contain.ts';
+import type { FromEgressProxy, ToEgressProxy } from '../protocol/egress-proxy-messages.ts';
+import { ConnectionBudget, filesForConnections, openFilesLimit } from '../shared/connection-budget.ts';
+import { contain, reportThrows } from '../shared/contain.ts';
 import { serveTcp, serveUdp } from './dns-server.ts';
-import { Gate } from './gate.ts';
-import type { FromGate, ToGate } from './gate-messages.ts';
+import { EgressProxy } from './egress-proxy.ts';
 
 const [, , relay_fd, udp_fd, tcp_fd, roots_file = '', user] = process.argv;
 process.on('uncaughtException', (error) => process.stderr.write(traceOf(error), () => process.exit(1)));
@@ -23,23 +23,23 @@ function traceOf({ name, stack }: Error): string {
   return `${name}\n${frames.join('\n')}\n`;
 }
 
-const tell = (message: FromGate) => {
+const tell = (message: FromEgressProxy) => {
   if (process.connected) process.send?.(message);
 };
-const gate = new Gate({ roots_file, tell });
+const proxy = new EgressProxy({ roots_file, tell });
 /** The VM with the most loses its oldest. Each has another to where it leads. */
 const most = Math.floor(filesForConnections(openFilesLimit()) / 2);
 const connections = new ConnectionBudget({ most, per_source: most });
 const relay = contain(createServer({ allowHalfOpen: true, noDelay: true }));
-relay.on('connection', (socket) => connections.admit(socket) && gate.accept(socket));
+relay.on('connection', (socket) => connections.admit(socket) && proxy.accept(socket));
 relay.listen({ fd: Number(relay_fd) });
 const names = contain(createSocket('udp4'));
 names.on('error', () => undefined);
-serveUdp(names, gate.findGuest);
+serveUdp(names, proxy.findGuest);
 names.bind({ fd: Number(udp_fd) });
 const names_by_tcp = contain(createServer());
 names_by_tcp.on('connection', (socket) => connections.admit(socket));
-serveTcp(names_by_tcp, gate.findGuest);
+serveTcp(names_by_tcp, proxy.findGuest);
 names_by_tcp.listen({ fd: Number(tcp_fd) });
 
 if (process.getuid?.() === 0) {
@@ -48,10 +48,10 @@ if (process.getuid?.() === 0) {
   process.setgid?.(id);
   process.setuid?.(id);
 }
-process.on('message', (message: ToGate) => {
-  if (message.type === 'certificate') return void gate.takeCertificate(message);
-  if (message.type === 'admitted') return gate.takeAdmitted(message);
-  gate.apply(message);
+process.on('message', (message: ToEgressProxy) => {
+  if (message.type === 'certificate') return void proxy.takeCertificate(message);
+  if (message.type === 'admitted') return proxy.takeAdmitted(message);
+  proxy.apply(message);
   tell({ type: 'applied', sequence: message.sequence });
 });
 process.once('disconnect', () => process.exit(0));

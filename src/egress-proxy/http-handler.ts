@@ -4,9 +4,9 @@
  */
 import { Agent, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
-import { sentName } from '../../shared/egress-policy.ts';
-import type { CheckedRequest } from '../../shared/http-request.ts';
-import type { Guest } from './guest.ts';
+import { sentName } from '../shared/egress-policy.ts';
+import type { CheckedRequest } from '../shared/http-request.ts';
+import type { Destination } from './address-handler.ts';
 import {
   keptFields,
   originForm,
@@ -19,20 +19,20 @@ import {
   relayServer,
   sendText,
 } from './http-relay.ts';
-import type { Destination } from './tls-way.ts';
+import type { ProxiedGuest } from './proxied-guest.ts';
 
 const IDLE_MS = 60_000;
 const HTTP_PORT = 80;
 
 interface Connection {
-  readonly guest: Guest;
+  readonly guest: ProxiedGuest;
   readonly to: Destination;
   readonly agent: Agent;
   /** Hosts of requests that were let through. */
   readonly names: Set<string>;
 }
 
-export class HttpWay {
+export class HttpHandler {
   readonly #connections = new WeakMap<Socket, Connection>();
   readonly #server: Server;
 
@@ -51,7 +51,7 @@ export class HttpWay {
     });
   }
 
-  pass(socket: Socket, guest: Guest, to: Destination): void {
+  pass(socket: Socket, guest: ProxiedGuest, to: Destination): void {
     const names = new Set<string>();
     const release = guest.hold({
       isPermitted: () => [...names].every((name) => guest.permitsName(name, to.port)),

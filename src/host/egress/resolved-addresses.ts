@@ -1,21 +1,22 @@
 /**
- * Keeps the kernel's set of the addresses that the gate has resolved for allowed names. The first packet of a restricted VM to any other
- * address is refused, unless its policy allows that address. Without the set, a connection would look open before the gate judges it.
+ * Keeps the kernel's set of the addresses that the proxy has resolved for allowed names. The first packet of a restricted VM to any other
+ * address is refused, unless its policy allows that address. Without the set, a connection would look open before the proxy judges it.
  *
- * The set has a table of its own, which outlives gate and agent, as a guest's knowledge of names does. It marks packets for the rules of
- * guest-rules.ts.
+ * The set has a table of its own, which outlives proxy and agent, as a guest's knowledge of names does. It marks packets for the rules of
+ * policy-rules.ts.
  *
  * Invariants: changes are batched, one transaction at a time; each guest's part of a batch and its addresses are bounded, and the oldest
  * address is dropped; a guest whose change fails, or that looks up names without end, delays and fails no other; a guest that left has none.
  */
 import { isIPv4 } from 'node:net';
+import { ADMIT_MS } from '../../protocol/egress-proxy-messages.ts';
 import { assert } from '../../shared/assert.ts';
 
 /** Of a packet to such an address. */
 export const RESOLVED_MARK = 0x6266;
 
 const TABLE = 'inet berth_names';
-/** Of one VM; the gate asks for each answer to a look-up. */
+/** Of one VM; the proxy asks for each answer to a look-up. */
 const ADDRESSES_MAX = 1_024;
 /** Of all VMs: of 1,024 with as many as one may have. */
 const ELEMENTS_MAX = 1_048_576;
@@ -23,8 +24,6 @@ const ELEMENTS_MAX = 1_048_576;
 const ADMITTED_HOURS = 48;
 const ADMITTED_MS = ADMITTED_HOURS * 3_600_000;
 const AGAIN_AFTER_MS = ADMITTED_MS / 2;
-/** How long a guest waits until it learns of an address. */
-export const ADMIT_MS = 2_000;
 /** Of one VM: about so many addresses in a transaction, the pause between two of them, and the answers that wait. */
 const ADDRESSES_A_CHANGE = 100;
 const REST_MS = 50;
@@ -32,7 +31,7 @@ const WAITING_MAX = 64;
 const LIST = ['-j', 'list', 'set', ...TABLE.split(' '), 'resolved'];
 
 /** The input of `nft -f -` that makes the table, or leaves its set as it is. `interfaces`: those of VMs, as nft matches them. */
-export function firstPacketRules(interfaces: string): string {
+export function resolvedAddressRules(interfaces: string): string {
   return [
     ...tableWithSet(),
     `table ${TABLE} { chain marked { type filter hook prerouting priority mangle - 5; policy accept; }; }`,
@@ -74,7 +73,7 @@ interface Change {
   readonly dropped: readonly string[];
 }
 
-export class FirstPackets {
+export class ResolvedAddresses {
   readonly #nft: Nft;
   readonly #now_ms: () => number;
   readonly #guests = new Map<string, Guest>();

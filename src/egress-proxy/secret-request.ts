@@ -1,15 +1,64 @@
-/** Puts the values of secrets into the header fields of a request, where the guest has their placeholders. Pure. */
+/**
+ * One HTTP request on a connection with secrets: whether it may be sent, and its header fields, with the values of secrets where the
+ * guest has their placeholders.
+ */
+import type { TLSSocket } from 'node:tls';
+import type { GuestSecret } from '../protocol/egress-proxy-messages.ts';
+import { sentName } from '../shared/egress-policy.ts';
+import type { CheckedRequest } from '../shared/http-request.ts';
+import type { Semaphore } from '../shared/semaphore.ts';
+import { portOf } from './http-relay.ts';
+import type { ProxiedGuest } from './proxied-guest.ts';
+import type { ServerFailure } from './secret-server.ts';
 
-/** A secret as the gate uses it. */
-export interface GuestSecret {
-  readonly placeholder: string;
-  /** Exact names, or `*.` and a domain: every name below it. In lower case. */
-  readonly hosts: readonly string[];
-  readonly value: string;
+export const HTTPS_PORT = 443;
+
+/** One VM's use of what all share. */
+export interface Use {
+  connections: number;
+  streams: number;
+  readonly opening: Semaphore;
 }
 
-export function coversHost(hosts: readonly string[], name: string): boolean {
-  return hosts.some((host) => (host.startsWith('*.') ? name.endsWith(host.slice(1)) : name === host));
+export interface Intercepted {
+  readonly guest: ProxiedGuest;
+  readonly name: string;
+  readonly use: Use;
+  /** The verified connection, for its first use. */
+  readonly server: TLSSocket | ServerFailure;
+  /** Makes another. @throws ServerFailure */
+  readonly dial: () => Promise<TLSSocket>;
+}
+
+/** Why a request gets no value and no server. */
+export interface RefusedRequest {
+  readonly status: number;
+  readonly said: string;
+}
+
+export const NOT_POSSIBLE = 'CONNECT and TRACE are not possible with a secret.';
+
+/** The fields with values, or why the request is refused. */
+export function fillRequest(
+  { guest, name }: Intercepted,
+  { method, checked }: { readonly method: string; readonly checked: CheckedRequest },
+  fields: () => readonly string[],
+): Replaced | RefusedRequest {
+  // A server answers TRACE with the fields that it got.
+  if (method === 'TRACE' || method === 'CONNECT') return { status: 405, said: NOT_POSSIBLE };
+  if (sentName(checked.hostname) !== name || portOf(checked, HTTPS_PORT) !== HTTPS_PORT)
+    return { status: 421, said: `This connection is for ${name}, and the request names another host.` };
+  try {
+    return replacePlaceholders(fields(), guest.secretsFor(name));
+  } catch (error) {
+    if (error instanceof TooLarge) return { status: 431, said: 'The header fields are too large.' };
+    throw error;
+  }
+}
+
+/** HTTP/3 passes by the proxy, with placeholders. */
+export function passesToGuest(field: string): boolean {
+  return field !== 'alt-svc';
 }
 
 /** `git` and `curl --user` send name and password so. */

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { coversHost, FIELDS_MAX_BYTES, replacePlaceholders, TooLarge } from './placeholders.ts';
+import { coversHost } from '../protocol/egress-proxy-messages.ts';
+import { FIELDS_MAX_BYTES, replacePlaceholders, TooLarge } from './secret-request.ts';
 
 const [ONE, TWO] = ['1', '2'].map((digit) => `berth-secret-${digit.repeat(32)}`) as [string, string];
 const SECRETS = [

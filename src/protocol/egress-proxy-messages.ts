@@ -1,13 +1,30 @@
-/** What the agent and the gate's process say to each other, over Node's channel between parent and child. */
-import type { EgressPolicy } from '../../shared/egress-policy.ts';
-import type { GuestSecret } from './placeholders.ts';
+/**
+ * What a host's agent and its egress proxy say to each other, over Node's channel between parent and child: the policies and secrets of
+ * VMs one way; denied connections, resolved addresses and requests for certificates the other.
+ */
+import type { EgressPolicy } from '../shared/egress-policy.ts';
 
 /** A certificate for a guest is valid from and until then, because its clock may differ. */
 export const LEAF_BACKDATED_MS = 86_400_000;
 export const LEAF_AHEAD_MS = 2 * 86_400_000;
 
+/** How long a guest waits until the kernel lets it reach an address that a name has resolved to. */
+export const ADMIT_MS = 2_000;
+
+/** A secret as the egress proxy uses it. */
+export interface GuestSecret {
+  readonly placeholder: string;
+  /** Exact names, or `*.` and a domain: every name below it. In lower case. */
+  readonly hosts: readonly string[];
+  readonly value: string;
+}
+
+export function coversHost(hosts: readonly string[], name: string): boolean {
+  return hosts.some((host) => (host.startsWith('*.') ? name.endsWith(host.slice(1)) : name === host));
+}
+
 export interface GuestPolicy {
-  /** The VM's own address, as the gate sees it. The packet rules make it unforgeable. */
+  /** The VM's own address, as the proxy sees it. The packet rules make it unforgeable. */
   readonly address: string;
   readonly policy: EgressPolicy;
   readonly secrets: readonly GuestSecret[];
@@ -16,7 +33,7 @@ export interface GuestPolicy {
 }
 
 /** The whole state; it replaces the last one. */
-export interface GateState {
+export interface EgressProxyState {
   readonly sequence: number;
   /** As `dns.setServers` takes them. */
   readonly resolvers: readonly string[];
@@ -25,8 +42,8 @@ export interface GateState {
   readonly guests: readonly GuestPolicy[];
 }
 
-export type ToGate =
-  | ({ readonly type: 'state' } & GateState)
+export type ToEgressProxy =
+  | ({ readonly type: 'state' } & EgressProxyState)
   /** Of the change with this number: whether the kernel knows. */
   | { readonly type: 'admitted'; readonly change: number; readonly known: boolean }
   /** null: it cannot be made. */
@@ -50,7 +67,7 @@ export interface CountedDenial extends Denial {
   readonly count: number;
 }
 
-export type FromGate =
+export type FromEgressProxy =
   | { readonly type: 'applied'; readonly sequence: number }
   | { readonly type: 'denied'; readonly denials: readonly CountedDenial[] }
   /** The resolver gives these addresses to a VM, so that its first packets may go there. */
@@ -60,7 +77,7 @@ export type FromGate =
       readonly guest: string;
       readonly addresses: readonly string[];
     }
-  /** The gate asks for one. `public_key`: SubjectPublicKeyInfo, base64. */
+  /** The proxy asks for one. `public_key`: SubjectPublicKeyInfo, base64. */
   | {
       readonly type: 'certificate';
       readonly authority: string;
@@ -68,4 +85,9 @@ export type FromGate =
       readonly public_key: string;
     }
   /** A server that a secret names could not be trusted or reached, so that it got nothing. */
-  | { readonly type: 'trouble'; readonly guest: string; readonly name: string; readonly reason: string };
+  | {
+      readonly type: 'server_failed';
+      readonly guest: string;
+      readonly name: string;
+      readonly reason: string;
+    };

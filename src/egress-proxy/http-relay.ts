@@ -13,8 +13,8 @@ import {
   STATUS_CODES,
 } from 'node:http';
 import type { Socket } from 'node:net';
-import { addTrailers, passHandshake, sendAnswer, sendHead } from '../../shared/answer.ts';
-import { contain, endAfterFault } from '../../shared/contain.ts';
+import { addTrailers, passHandshake, sendAnswer, sendHead } from '../shared/answer.ts';
+import { contain, endAfterFault } from '../shared/contain.ts';
 import {
   answerOf,
   expectsContinue,
@@ -22,7 +22,7 @@ import {
   interimOf,
   trailersOf,
   unusable,
-} from '../../shared/foreign-answer.ts';
+} from '../shared/foreign-answer.ts';
 import {
   AmbiguousRequest,
   type CheckedRequest,
@@ -31,9 +31,9 @@ import {
   framingOf,
   HOP_BY_HOP,
   tokensOf,
-} from '../../shared/http-request.ts';
-import { passParts } from '../../shared/pass-parts.ts';
-import type { Destination } from './tls-way.ts';
+} from '../shared/http-request.ts';
+import { passParts } from '../shared/pass-parts.ts';
+import type { Destination } from './address-handler.ts';
 
 const HEADERS_MS = 15_000;
 const IDLE_MS = 60_000;
@@ -246,7 +246,7 @@ export function passUpgrade(incoming: IncomingMessage, socket: Socket, head: Buf
   });
 }
 
-/** An answer of the gate itself; the connection ends with it. */
+/** An answer of the proxy itself; the connection ends with it. */
 export function sendText(response: ServerResponse, status: number, said: string): void {
   // Without it Node would take that of an answer that could not be passed on.
   response.writeHead(status, STATUS_CODES[status], {

@@ -1,8 +1,8 @@
 /**
- * TLS to a server that a secret of the VM names. The gate speaks TLS with the server, then with the guest under a certificate of the
+ * TLS to a server that a secret of the VM names. The proxy speaks TLS with the server, then with the guest under a certificate of the
  * instance's authority, and puts values into the header fields of requests.
  *
- *   guest ══ TLS, certificate of ours ══ gate ══ TLS, verified ══ server
+ *   guest ══ TLS, certificate of ours ══ proxy ══ TLS, verified ══ server
  *
  * Both sides speak the same protocol, which the server chose of those that the guest offered: requests are never translated from one
  * version of HTTP to another. One connection of the guest has one to the server.
@@ -16,11 +16,11 @@ import { createSecureServer, type Http2SecureServer, type ServerHttp2Session } f
 import { createServer as createHttps } from 'node:https';
 import type { Socket } from 'node:net';
 import type { SecureContext, TLSSocket } from 'node:tls';
-import { contain } from '../../shared/contain.ts';
-import { sentName } from '../../shared/egress-policy.ts';
-import { Semaphore } from '../../shared/semaphore.ts';
+import { contain } from '../shared/contain.ts';
+import { sentName } from '../shared/egress-policy.ts';
+import { Semaphore } from '../shared/semaphore.ts';
+import type { Destination } from './address-handler.ts';
 import type { ReadHello } from './client-hello.ts';
-import type { Guest } from './guest.ts';
 import {
   handledBy,
   keptFields,
@@ -34,9 +34,9 @@ import {
   sendText,
 } from './http-relay.ts';
 import { relaySession, SESSION_OPTIONS } from './http2-relay.ts';
-import type { LeafContexts } from './leaf-contexts.ts';
+import type { ProxiedGuest } from './proxied-guest.ts';
 import {
-  decide,
+  fillRequest,
   HTTPS_PORT,
   type Intercepted,
   NOT_POSSIBLE,
@@ -44,8 +44,8 @@ import {
   type RefusedRequest,
   type Use,
 } from './secret-request.ts';
-import { connectVerified, ServerTrouble, type TrustedRoots } from './secret-server.ts';
-import type { Destination } from './tls-way.ts';
+import { connectVerified, ServerFailure, type TrustedRoots } from './secret-server.ts';
+import type { TlsContexts } from './tls-contexts.ts';
 
 const HANDSHAKE_MS = 10_000;
 /** Of one VM. Each has two TLS connections. */
@@ -53,26 +53,26 @@ const CONNECTIONS_MAX = 256;
 /** Of one VM: handshakes at a time, which cost the most. */
 const OPENING_MAX = 8;
 
-export interface SecretWayOptions {
-  readonly contexts: LeafContexts;
+export interface SecretHandlerOptions {
+  readonly contexts: TlsContexts;
   readonly roots: TrustedRoots;
-  readonly tellTrouble: (guest: string, name: string, reason: string) => void;
+  readonly reportFailure: (guest: string, name: string, reason: string) => void;
 }
 
 interface Arriving extends Intercepted {
   readonly context: SecureContext;
 }
 
-export class SecretWay {
-  readonly #options: SecretWayOptions;
-  readonly #uses = new WeakMap<Guest, Use>();
+export class SecretHandler {
+  readonly #options: SecretHandlerOptions;
+  readonly #uses = new WeakMap<ProxiedGuest, Use>();
   /** By its addresses and ports. */
   readonly #arriving = new Map<string, Arriving>();
   readonly #connections = new WeakMap<object, Intercepted & { readonly agent: Agent }>();
   readonly #http1: Server;
   readonly #http2: Http2SecureServer;
 
-  constructor(options: SecretWayOptions) {
+  constructor(options: SecretHandlerOptions) {
     this.#options = options;
     const arriving = this.#arriving;
     const tls = {
@@ -105,7 +105,7 @@ export class SecretWay {
 
   async pass(
     socket: Socket,
-    guest: Guest,
+    guest: ProxiedGuest,
     asked: ReadHello & { readonly name: string; readonly to: Destination; readonly received: Buffer },
   ): Promise<void> {
     const { name, to, protocols, received } = asked;
@@ -124,13 +124,13 @@ export class SecretWay {
       const [context, server] = await Promise.all([
         this.#options.contexts.contextFor(authority, name),
         this.#dial(guest, { name, to }, offered).catch((error: unknown) => {
-          if (error instanceof ServerTrouble) return error;
+          if (error instanceof ServerFailure) return error;
           throw error;
         }),
       ]);
-      if (!(server instanceof ServerTrouble)) socket.once('close', () => server.destroy());
+      if (!(server instanceof ServerFailure)) socket.once('close', () => server.destroy());
       if (context === null || socket.destroyed) {
-        if (!(server instanceof ServerTrouble)) server.destroy();
+        if (!(server instanceof ServerFailure)) server.destroy();
         return void socket.resetAndDestroy();
       }
       this.#begin(socket, { guest, name, use, server, dial: again, context }, received, offered);
@@ -145,30 +145,30 @@ export class SecretWay {
     this.#arriving.set(key, connection);
     socket.once('close', () => this.#arriving.delete(key));
     const by_http2 =
-      server instanceof ServerTrouble ? !offered.includes('http/1.1') && offered.length > 0 : isHttp2(server);
+      server instanceof ServerFailure ? !offered.includes('http/1.1') && offered.length > 0 : isHttp2(server);
     // A client that has gone must not leave its requests behind.
     socket.allowHalfOpen = false;
     socket.unshift(received);
     (by_http2 ? this.#http2 : this.#http1).emit('connection', socket);
   }
 
-  /** @throws ServerTrouble */
+  /** @throws ServerFailure */
   async #dial(
-    guest: Guest,
+    guest: ProxiedGuest,
     { name, to }: { readonly name: string; readonly to: Destination },
     offered: readonly string[],
   ): Promise<TLSSocket> {
     try {
       const address = await guest.serverAddress(name, to.address);
-      if (address === null) throw new ServerTrouble(`the host's resolver gives no usable address of ${name}`);
+      if (address === null) throw new ServerFailure(`the host's resolver gives no usable address of ${name}`);
       return await connectVerified({ name, address, port: to.port }, offered, this.#options.roots);
     } catch (error) {
-      if (error instanceof ServerTrouble) this.#options.tellTrouble(guest.address, name, error.message);
+      if (error instanceof ServerFailure) this.#options.reportFailure(guest.address, name, error.message);
       throw error;
     }
   }
 
-  #useOf(guest: Guest): Use {
+  #useOf(guest: ProxiedGuest): Use {
     const known = this.#uses.get(guest);
     if (known) return known;
     const use = { connections: 0, streams: 0, opening: new Semaphore(OPENING_MAX) };
@@ -234,19 +234,19 @@ function passingOf(
   const checked = readRequest(incoming);
   const target = originForm(incoming.url ?? '', 'https');
   if (!checked || target === null) return { status: 400, said: 'The request is ambiguous.' };
-  const decided = decide(connection, { method: incoming.method ?? '', checked }, () =>
+  const filled = fillRequest(connection, { method: incoming.method ?? '', checked }, () =>
     keptFields(incoming.rawHeaders),
   );
-  if ('said' in decided) return decided;
+  if ('said' in filled) return filled;
   const { agent, name } = connection;
   const to = { address: name, port: HTTPS_PORT };
-  return { agent, to, target, fields: decided.fields, checked, passes: passesToGuest };
+  return { agent, to, target, fields: filled.fields, checked, passes: passesToGuest };
 }
 
 /** Node's pool of one connection, of which the first is there already. */
 class ServerAgent extends Agent {
   readonly #dial: () => Promise<TLSSocket>;
-  #first: TLSSocket | ServerTrouble | null;
+  #first: TLSSocket | ServerFailure | null;
 
   constructor({ server, dial }: Intercepted) {
     super({ keepAlive: true, maxSockets: 1 });
@@ -260,7 +260,7 @@ class ServerAgent extends Agent {
   ): undefined {
     const first = this.#first;
     this.#first = null;
-    if (first instanceof ServerTrouble) callback?.(first, undefined as unknown as TLSSocket);
+    if (first instanceof ServerFailure) callback?.(first, undefined as unknown as TLSSocket);
     else if (first && !first.destroyed) callback?.(null, first);
     else
       this.#dial().then(

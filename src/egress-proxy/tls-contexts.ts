@@ -1,10 +1,10 @@
 /**
- * The gate's side of its certificates: one key for all of them, made at its start and never told to anyone. The agent makes the
+ * The proxy's side of its certificates: one key for all of them, made at its start and never told to anyone. The agent makes the
  * certificate of a VM's authority for a name on request; it is kept until it is old. Bounded.
  */
 import { generateKeyPairSync } from 'node:crypto';
 import { createSecureContext, type SecureContext } from 'node:tls';
-import { LEAF_AHEAD_MS } from './gate-messages.ts';
+import { LEAF_AHEAD_MS } from '../protocol/egress-proxy-messages.ts';
 
 const KEPT_MAX = 1_000;
 /** Half of its life is left for guests whose clock is ahead. */
@@ -16,7 +16,7 @@ interface Kept {
   readonly until_ms: number;
 }
 
-export class LeafContexts {
+export class TlsContexts {
   readonly #ask: (authority: string, name: string, public_key: string) => void;
   readonly #private_key: string;
   readonly #public_key: string;

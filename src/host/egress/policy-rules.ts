@@ -3,16 +3,16 @@
  * `nft -f -`. They stand in a table of their own beside the rules that hold for all guests, and only close: what they let pass, those
  * may close.
  *
- * A new TCP connection of a VM with secrets to port 443 goes to the gate, whatever the VM's mode, and remains there. Connections that
+ * A new TCP connection of a VM with secrets to port 443 goes to the proxy, whatever the VM's mode, and remains there. Connections that
  * were made before its first secret pass as they did.
  *
  * A restricted VM's packets pass in this order:
  *   to an allowed network, and answers to connections from outside      pass
- *   look-ups (port 53)                                                  to the gate's resolver
+ *   look-ups (port 53)                                                  to the proxy's resolver
  *   TCP to a port of an allowed name, where the first packet went to
- *     an address that an allowed name has resolved to                   to the gate, with the original destination (tproxy)
- *   everything else, and look-ups or connections without a gate         logged and refused
- * So a connection is refused at its first packet, and not after the gate accepted it, wherever the gate could only refuse it.
+ *     an address that an allowed name has resolved to                   to the proxy, with the original destination (tproxy)
+ *   everything else, and look-ups or connections without a proxy         logged and refused
+ * So a connection is refused at its first packet, and not after the proxy accepted it, wherever the proxy could only refuse it.
  *
  * Invariants:
  * - every VM is restricted but those that are known to be open: one whose assignment is gone may run on for a moment;
@@ -20,14 +20,14 @@
  * - applying the text replaces the table in one transaction; the kernel keeps it while the agent is down.
  */
 import { isIPv4 } from 'node:net';
+import type { GuestPolicy } from '../../protocol/egress-proxy-messages.ts';
 import { assert } from '../../shared/assert.ts';
 import { activeEntries, type NetworkEntry, portsOf } from '../../shared/egress-policy.ts';
 import { networkWithin } from '../../shared/networks.ts';
-import { DENIED_SET, GATE_MARK, LOG_DENIED, perGuest } from '../network/addresses.ts';
-import { firstPacketRules, RESOLVED_MARK } from './first-packets.ts';
-import type { GuestPolicy } from './gate-messages.ts';
+import { DENIED_SET, LOG_DENIED, PROXY_MARK, perGuest } from '../network/addresses.ts';
+import { RESOLVED_MARK, resolvedAddressRules } from './resolved-addresses.ts';
 
-export interface GuestRulesOptions {
+export interface PolicyRulesOptions {
   readonly guests: readonly GuestPolicy[];
   /** The interfaces of VMs, as nft matches them: `vm*`. */
   readonly interfaces: string;
@@ -35,20 +35,20 @@ export interface GuestRulesOptions {
   readonly names_port: number;
 }
 
-/** Of one VM at the gate: packets with look-ups, and new connections. More are dropped, and sent again by the guest's kernel. */
+/** Of one VM at the proxy: packets with look-ups, and new connections. More are dropped, and sent again by the guest's kernel. */
 const BOUND_LOOK_UPS = 'update @look_ups { ip saddr limit rate over 300/second burst 1000 packets } drop';
 const BOUND_CONNECTIONS = 'update @opened { ip saddr limit rate over 300/second burst 1000 packets } drop';
 
 const EGRESS_TABLE = 'berth_egress';
 const HTTPS_PORT = 443;
 /** The routing table of marked packets. */
-export const GATE_ROUTES = 6265;
+export const PROXY_ROUTES = 6265;
 
-export function guestRules(options: GuestRulesOptions): string {
+export function policyRules(options: PolicyRulesOptions): string {
   const { interfaces, relay_port, names_port } = options;
   const from = `iifname "${interfaces}" ip saddr != @open`;
   return [
-    firstPacketRules(interfaces),
+    resolvedAddressRules(interfaces),
     `table inet ${EGRESS_TABLE} {}`,
     `delete table inet ${EGRESS_TABLE}`,
     `table inet ${EGRESS_TABLE} {`,
@@ -66,7 +66,7 @@ export function guestRules(options: GuestRulesOptions): string {
     '  chain intercept {',
     `    ip saddr @with_secrets tcp dport ${HTTPS_PORT} ct direction original ct state new jump intercept_new`,
     // Until they end, also when the last secret is removed.
-    `    meta l4proto tcp ct direction original ct mark ${GATE_MARK} tproxy ip to :${relay_port} meta mark set ${GATE_MARK} accept`,
+    `    meta l4proto tcp ct direction original ct mark ${PROXY_MARK} tproxy ip to :${relay_port} meta mark set ${PROXY_MARK} accept`,
     '  }',
     '  chain intercept_new {',
     '    ip saddr @open goto take',
@@ -76,16 +76,16 @@ export function guestRules(options: GuestRulesOptions): string {
     '  }',
     '  chain take {',
     `    ${BOUND_CONNECTIONS}`,
-    `    ct mark set ${GATE_MARK}`,
+    `    ct mark set ${PROXY_MARK}`,
     '  }',
     '  chain lead {',
     '    jump allowed',
-    // All guests share the gate.
+    // All guests share the proxy.
     `    meta l4proto udp th dport 53 ${BOUND_LOOK_UPS}`,
     `    meta l4proto tcp ct state new th dport != 53 meta mark != ${RESOLVED_MARK} return`,
     `    meta l4proto tcp ct state new ${BOUND_CONNECTIONS}`,
-    `    meta l4proto { tcp, udp } th dport 53 meta mark set ${GATE_MARK} accept`,
-    `    meta l4proto tcp ip saddr . th dport @relayed tproxy ip to :${relay_port} meta mark set ${GATE_MARK} accept`,
+    `    meta l4proto { tcp, udp } th dport 53 meta mark set ${PROXY_MARK} accept`,
+    `    meta l4proto tcp ip saddr . th dport @relayed tproxy ip to :${relay_port} meta mark set ${PROXY_MARK} accept`,
     '  }',
     '  chain nat {',
     // Before the chain that leads look-ups of other VMs to the host's resolvers.
@@ -109,7 +109,7 @@ export function guestRules(options: GuestRulesOptions): string {
     '  }',
     '  chain input {',
     '    type filter hook input priority filter - 5; policy accept;',
-    `    ${from} meta mark != ${GATE_MARK} jump decide`,
+    `    ${from} meta mark != ${PROXY_MARK} jump decide`,
     '  }',
     '  chain decide {',
     '    jump allowed',

@@ -1,24 +1,23 @@
 /**
- * One VM at the gate: its policy, its secrets, the names it looked up, its open connections.
+ * One VM, as the egress proxy knows it: its policy, its secrets, the names it looked up, its open connections.
  * Invariants: after a change of them, only connections that they permit are open; the kernel lets its first packets pass to an address
  * of an allowed name before the guest has the address from here.
  */
 import { isIPv4 } from 'node:net';
+import type { Denials } from '../protocol/denials.ts';
+import type { Denial, GuestPolicy } from '../protocol/egress-proxy-messages.ts';
+import { coversHost, type GuestSecret } from '../protocol/egress-proxy-messages.ts';
 import {
   activeEntries,
   allowsAddress,
   allowsName,
   type EgressEntry,
   type EgressPolicy,
-} from '../../shared/egress-policy.ts';
-import type { Denials } from './denials.ts';
-import type { Denial, GuestPolicy } from './gate-messages.ts';
-import { KnownNames } from './known-names.ts';
+} from '../shared/egress-policy.ts';
 import type { Family, LookUp, NameResolver } from './name-resolver.ts';
-import { coversHost, type GuestSecret } from './placeholders.ts';
 
 /** Connections of one VM at a time. */
-export const CONNECTIONS_MAX = 1_024;
+const CONNECTIONS_MAX = 1_024;
 /** Look-ups of one VM at a time. */
 const LOOK_UPS_MAX = 64;
 /** A client connects some time after its look-up. */
@@ -31,7 +30,7 @@ export interface HeldConnection {
   readonly cut: () => void;
 }
 
-export interface GateParts {
+export interface ProxiedGuestOptions {
   /** Of all guests. */
   readonly resolver: Pick<NameResolver, 'lookUp' | 'isClosed'>;
   readonly denials: Pick<Denials, 'add'>;
@@ -40,9 +39,9 @@ export interface GateParts {
   readonly now_ms?: () => number;
 }
 
-export class Guest {
+export class ProxiedGuest {
   readonly address: string;
-  readonly #parts: GateParts;
+  readonly #options: ProxiedGuestOptions;
   readonly #known = new KnownNames();
   /** When names of the policy were looked up without being asked for. */
   readonly #learned = new Map<string, number>();
@@ -54,9 +53,9 @@ export class Guest {
   #authority: string | null;
   #look_ups = 0;
 
-  constructor({ address, policy, secrets, authority }: GuestPolicy, parts: GateParts) {
+  constructor({ address, policy, secrets, authority }: GuestPolicy, options: ProxiedGuestOptions) {
     this.address = address;
-    this.#parts = parts;
+    this.#options = options;
     this.#policy = policy;
     this.#entries = activeEntries(policy);
     this.#secrets = secrets;
@@ -88,10 +87,10 @@ export class Guest {
     this.#is_learning = true;
     const names = this.#entries.flatMap((entry) => (entry.kind === 'name' && !entry.below ? entry.name : []));
     for (const each of this.#learned.keys()) if (!names.includes(each)) this.#learned.delete(each);
-    const now_ms = this.#parts.now_ms?.() ?? performance.now();
+    const now_ms = this.#options.now_ms?.() ?? performance.now();
     for (const name of names) {
       if ((this.#learned.get(name) ?? Number.NEGATIVE_INFINITY) > now_ms - LEARN_AGAIN_MS) continue;
-      const found = await this.#parts.resolver.lookUp(name, 4);
+      const found = await this.#options.resolver.lookUp(name, 4);
       if (found.outcome !== 'found' || !(await this.#admit(found.addresses))) continue;
       this.#learned.set(name, now_ms);
     }
@@ -102,7 +101,7 @@ export class Guest {
   async #admit(addresses: readonly string[]): Promise<boolean> {
     if (this.#policy.mode !== 'allow') return true;
     // Guests have no IPv6.
-    return this.#parts.admit(addresses.filter((each) => isIPv4(each))).then(
+    return this.#options.admit(addresses.filter((each) => isIPv4(each))).then(
       () => true,
       () => false,
     );
@@ -128,7 +127,7 @@ export class Guest {
   }
 
   isClosed(address: string): boolean {
-    return this.#parts.resolver.isClosed(address);
+    return this.#options.resolver.isClosed(address);
   }
 
   /** Holds a connection until it is released; null: the VM has too many. */
@@ -143,7 +142,7 @@ export class Guest {
     if (this.#look_ups >= LOOK_UPS_MAX) return { outcome: 'failed' };
     this.#look_ups += 1;
     try {
-      const found = await this.#parts.resolver.lookUp(name, family);
+      const found = await this.#options.resolver.lookUp(name, family);
       if (found.outcome !== 'found') return found;
       if (!(await this.#admit(found.addresses))) return { outcome: 'failed' };
       const until_ms = performance.now() + found.ttl_seconds * 1_000 + GRACE_MS;
@@ -160,7 +159,7 @@ export class Guest {
    * longer, or have it from before a restart of this process.
    */
   async nameHas(name: string, address: string): Promise<boolean> {
-    if (this.#parts.resolver.isClosed(address)) return false;
+    if (this.#options.resolver.isClosed(address)) return false;
     if (this.#known.has(name, address, performance.now())) return true;
     const found = await this.lookUp(name, address.includes(':') ? 6 : 4);
     return found.outcome === 'found' && found.addresses.includes(address);
@@ -180,7 +179,7 @@ export class Guest {
 
   /** A permitted name with this port and address; null: there is none. For protocols that do not tell the name. */
   async nameAt(address: string, port: number): Promise<string | null> {
-    if (this.#parts.resolver.isClosed(address)) return null;
+    if (this.#options.resolver.isClosed(address)) return null;
     const permitted = (name: string) => this.permitsName(name, port);
     const known = this.#known.namesOf(address, performance.now()).find(permitted);
     if (known !== undefined) return known;
@@ -194,6 +193,44 @@ export class Guest {
   }
 
   deny(denial: Omit<Denial, 'guest'>): void {
-    this.#parts.denials.add({ ...denial, guest: this.address });
+    this.#options.denials.add({ ...denial, guest: this.address });
+  }
+}
+
+/** Names, and addresses of a name. Past it the oldest is forgotten, and asked for again when it is used. */
+const NAMES_MAX = 1_000;
+const ADDRESSES_MAX = 100;
+
+/** Which addresses the resolver gave for which name, for one VM, and until when. Pure; bounded. */
+class KnownNames {
+  readonly #until = new Map<string, Map<string, number>>();
+
+  remember(name: string, addresses: readonly string[], until_ms: number): void {
+    const known = this.#until.get(name) ?? new Map<string, number>();
+    // The newest stands last.
+    this.#until.delete(name);
+    this.#until.set(name, known);
+    for (const address of addresses) {
+      known.delete(address);
+      known.set(address, until_ms);
+    }
+    forgetOldest(known, ADDRESSES_MAX);
+    forgetOldest(this.#until, NAMES_MAX);
+  }
+
+  has(name: string, address: string, now_ms: number): boolean {
+    return (this.#until.get(name)?.get(address) ?? Number.NEGATIVE_INFINITY) > now_ms;
+  }
+
+  /** The names that have this address now. */
+  namesOf(address: string, now_ms: number): string[] {
+    return [...this.#until.keys()].filter((name) => this.has(name, address, now_ms));
+  }
+}
+
+function forgetOldest(map: Map<string, unknown>, max: number): void {
+  for (const key of map.keys()) {
+    if (map.size <= max) return;
+    map.delete(key);
   }
 }
