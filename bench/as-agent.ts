@@ -5,7 +5,7 @@
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';
-import { AGENT_ENV, AGENT_FLAGS, compiledSources } from '../src/launcher/agent-memory.ts';
+import { AGENT_ENV, AGENT_FLAGS, compiledSources } from '../src/launcher/machine.ts';
 import type { HostBench, HostContext, Measured } from './figure.ts';
 
 /** The argument of `agent-program.ts`. */

@@ -4,13 +4,12 @@ import { join } from 'node:path';
 import type { Config } from './config/config.ts';
 import { readEnv } from './config/env.ts';
 import { pathsIn } from './config/paths.ts';
-import { AGENT_ENV, AGENT_FLAGS } from './launcher/agent-memory.ts';
 import { boundLogFile, logDestination } from './launcher/log-file.ts';
-import { MACHINES, type Machine, ROLES_OF } from './launcher/machine.ts';
+import { AGENT_ENV, AGENT_FLAGS, MACHINES, type Machine, ROLES_OF } from './launcher/machine.ts';
 import { announceWhenReady } from './launcher/ready.ts';
-import { shutdownSignal } from './launcher/roles/shutdown.ts';
 import { configOrRefuse, start } from './launcher/start.ts';
 import { refuse, StartError, sayOnStdout } from './launcher/start-error.ts';
+import { shutdownSignal } from './launcher/supervise.ts';
 import { createLog, type Log } from './shared/log.ts';
 
 const ROLES = ['start', 'control-plane', 'agent', 'ingress'] as const;

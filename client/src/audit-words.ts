@@ -1,7 +1,6 @@
 /** The audit log for people: the actions to filter by, and what an entry says beside its action and target. */
 
-import { durationText } from './durations.ts';
-import { programName } from './user-agents.ts';
+import { durationText, programName } from './words.ts';
 
 /** A test compares them with what the server writes. */
 export const AUDIT_ACTIONS: readonly string[] = [

@@ -22,12 +22,14 @@ import type {
   LoginRequest,
   ReplaceKeySetRequest,
 } from './generated.ts';
-import { type ItemOf, itemsOf, type ListOperation } from './pages.ts';
 import { type StreamFrame, type StreamOptions, stream } from './streams.ts';
 import {
   type Answer,
   type CallOptions,
   type Input,
+  type ItemOf,
+  itemsOf,
+  type ListOperation,
   type OperationId,
   pathSegment,
   Transport,

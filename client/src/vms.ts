@@ -11,8 +11,7 @@ import {
 } from './execs.ts';
 import { Files } from './files.ts';
 import type { ConnectionDetails, Exec, FlushReceipt, Instance, Vm } from './generated.ts';
-import { itemsOf } from './pages.ts';
-import { type CallOptions, type Transport, wait } from './transport.ts';
+import { type CallOptions, itemsOf, type Transport, wait } from './transport.ts';
 
 export type WaitedState = 'running' | 'stopped' | 'suspended';
 

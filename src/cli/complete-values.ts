@@ -2,7 +2,7 @@
 import { AUDIT_ACTIONS } from '../../client/src/audit-words.ts';
 import type { EventType, VmState } from '../../client/src/berth.ts';
 import type { Member } from '../../client/src/generated.ts';
-import { scopeOfRole } from '../../client/src/role-scopes.ts';
+import { scopeOfRole } from '../../client/src/words.ts';
 import type { Command } from './command.ts';
 import { isInstanceName } from './numbers.ts';
 import { readProfiles } from './profiles.ts';

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { durationText } from '../../client/src/durations.ts';
+import { durationText } from '../../client/src/words.ts';
 import { UsageError } from './command-error.ts';
 import { durationOption, durationOrOff, parseDuration, timeOption } from './duration.ts';
 

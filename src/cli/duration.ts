@@ -1,5 +1,5 @@
 /** Durations and times as options of commands. */
-import { DURATION_EXAMPLES, readDuration } from '../../client/src/durations.ts';
+import { DURATION_EXAMPLES, readDuration } from '../../client/src/words.ts';
 import { UsageError } from './command-error.ts';
 
 /** @returns seconds @throws UsageError */

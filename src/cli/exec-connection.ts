@@ -4,7 +4,7 @@
  */
 import { WebSocket } from 'ws';
 import type { Berth, Exec } from '../../client/src/berth.ts';
-import { writeOrPause } from '../shared/write-or-pause.ts';
+import { writeOrPause } from '../shared/streams.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';
 import type { Terminal } from './terminal.ts';

@@ -1,6 +1,6 @@
 /** Formats a failure: the reason, and what to type next. */
 import { BerthConnectionError, BerthError } from '../../client/src/berth.ts';
-import { durationText } from '../../client/src/durations.ts';
+import { durationText } from '../../client/src/words.ts';
 import type { Env } from '../config/env.ts';
 import { messageOf } from '../shared/errors.ts';
 import { type Command, optionsOf } from './command.ts';

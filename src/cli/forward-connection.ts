@@ -2,7 +2,7 @@
 import type { IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';
 import { WebSocket } from 'ws';
-import { writeOrPause } from '../shared/write-or-pause.ts';
+import { writeOrPause } from '../shared/streams.ts';
 
 /** The text message that ends one direction. */
 const END = 'end';

@@ -15,8 +15,7 @@ import { capacityOf, HOST_FRESH_SECONDS, listSilent } from '../control-plane/fle
 import { marginMs } from '../control-plane/fleet/lease-monitor.ts';
 import { hostState, isOfFleet } from '../control-plane/fleet/place.ts';
 import { hashToken, JOIN_PREFIX, newToken } from '../control-plane/identity/tokens.ts';
-import { composeJoinToken } from '../protocol/join-token.ts';
-import { refusalOf } from '../protocol/protocol.ts';
+import { composeJoinToken, refusalOf } from '../protocol/protocol.ts';
 import { DEFAULT_LEASE_MS } from '../protocol/types.ts';
 import { rfc3339 } from '../shared/clock.ts';
 import { pinnedCertificate } from './certificate-commands.ts';

@@ -5,8 +5,7 @@ import { deleteIngress, insertIngress, listIngresses } from '../control-plane/fl
 import { hashToken, INGRESS_PREFIX, newToken } from '../control-plane/identity/tokens.ts';
 import { checkIngressJoin } from '../launcher/join.ts';
 import { configOrRefuse } from '../launcher/start.ts';
-import { composeJoinToken } from '../protocol/join-token.ts';
-import { refusalOf } from '../protocol/protocol.ts';
+import { composeJoinToken, refusalOf } from '../protocol/protocol.ts';
 import { rfc3339 } from '../shared/clock.ts';
 import { pinnedCertificate } from './certificate-commands.ts';
 import { CommandError } from './command-error.ts';

@@ -1,7 +1,7 @@
 /** Saves an API key of this machine for a session that was just opened: how `login` and `register` end. */
 import { hostname } from 'node:os';
 import { type Answer, Berth, type Org } from '../../client/src/berth.ts';
-import { scopeOfRole } from '../../client/src/role-scopes.ts';
+import { scopeOfRole } from '../../client/src/words.ts';
 import type { Call, Option } from './command.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';

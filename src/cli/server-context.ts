@@ -8,13 +8,11 @@ import { MigrationError, refuseNewerDatabase } from '../control-plane/db/migrate
 import { type Db, isUnavailable, openPool, type Tx } from '../control-plane/db/pool.ts';
 import { findRootKey } from '../control-plane/fleet/root-key.ts';
 import { findFirstOrg } from '../control-plane/organisations/store.ts';
-import { readSecretKey } from '../launcher/data-folder.ts';
+import { lockDataFolder, readSecretKey } from '../launcher/data-folder.ts';
 import { runningDatabaseUrl, startEmbeddedPostgres } from '../launcher/embedded-postgres.ts';
 import { clusterExists } from '../launcher/postgres-cluster.ts';
-import { lockDataFolder } from '../launcher/single.ts';
 import { configOrRefuse } from '../launcher/start.ts';
-import { StartError } from '../launcher/start-error.ts';
-import { refuseWrongKey } from '../launcher/wrong-key.ts';
+import { refuseWrongKey, StartError } from '../launcher/start-error.ts';
 import { messageOf } from '../shared/errors.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { QUOTA_DEFAULTS } from '../shared/quotas.ts';
-import { LISTEN_AT_NAMES, listenAddress } from '../shared/ssh-listen.ts';
+import { LISTEN_AT_NAMES, listenAddress } from '../shared/setting-values.ts';
 import { type Config, localOrigin, parseConfig } from './config.ts';
 import { SETTINGS } from './settings.ts';
 

@@ -7,7 +7,7 @@ import { isId, type OrgId } from '../shared/ids.ts';
 import { isLoopback } from '../shared/networks.ts';
 import { QUOTA_DEFAULTS, type QuotaLimits } from '../shared/quotas.ts';
 import { ROLES, type Role } from '../shared/roles.ts';
-import { LISTEN_AT_NAMES, type SshListen } from '../shared/ssh-listen.ts';
+import { LISTEN_AT_NAMES, type SshListen } from '../shared/setting-values.ts';
 import type { Env } from './env.ts';
 import { dataDirProblem } from './paths.ts';
 import {
@@ -38,10 +38,11 @@ import {
   parseSmtpUrl,
   problemLine,
   type RateLimitsConfig,
+  readTraces,
   type Setting,
+  type TracesConfig,
   unknownSettings,
 } from './settings.ts';
-import { readTraces, type TracesConfig } from './trace-settings.ts';
 
 /** The settings of a machine that joins a fleet, as a host or as an ingress. */
 

@@ -1,4 +1,4 @@
-/** Settings that weaken an installation, for `berth doctor` on the server. Pure. */
+/** What follows from settings: the warnings of `berth doctor`, and where clients reach HTTP ports. Pure. */
 import { isLoopback } from '../shared/networks.ts';
 import type { Config } from './config.ts';
 
@@ -83,5 +83,31 @@ function weakTls({ listen, tls, public_url }: Config): WeakSetting | undefined {
     check,
     found,
     next: 'BERTH_TLS_CERT and BERTH_TLS_KEY, or a proxy and an https BERTH_PUBLIC_URL, before others use it',
+  };
+}
+
+export interface HttpEndpoint {
+  /** The hostnames of ports are below it; in lower case. */
+  readonly domain: string;
+  readonly scheme: 'http' | 'https';
+  /** Null: the scheme's own. */
+  readonly port: number | null;
+}
+
+interface HttpSettings {
+  readonly domain: string;
+  readonly listen_port: number;
+  readonly tls: boolean;
+  /** The origin in front of the listener, such as `https://apps.example.com` of a proxy; null: none. */
+  readonly url: string | null;
+}
+
+export function httpEndpoint({ domain, listen_port, tls, url }: HttpSettings): HttpEndpoint {
+  const scheme = tls ? 'https' : 'http';
+  const { protocol, port } = new URL(url ?? `${scheme}://${domain}:${listen_port}`);
+  return {
+    domain: domain.toLowerCase(),
+    scheme: protocol === 'https:' ? 'https' : 'http',
+    port: port === '' ? null : Number(port),
   };
 }

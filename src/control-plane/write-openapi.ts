@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { createLog } from '../shared/log.ts';
 import { QUOTA_DEFAULTS } from '../shared/quotas.ts';
 import { Sealer } from '../shared/seal.ts';
-import { LISTEN_AT_NAMES } from '../shared/ssh-listen.ts';
+import { LISTEN_AT_NAMES } from '../shared/setting-values.ts';
 import { createApp } from './app.ts';
 import { keyedParts } from './context.ts';
 import { NotifyHub } from './db/notify.ts';

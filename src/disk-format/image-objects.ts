@@ -14,7 +14,7 @@ import { basename, dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { constants, zstdCompress, zstdDecompress } from 'node:zlib';
 import { ObjectExistsError, ObjectNotFoundError, type ObjectStore } from '../object-store/object-store.ts';
-import { inParallel } from '../shared/in-parallel.ts';
+import { inParallel } from '../shared/concurrency.ts';
 import { IMAGE_FILES, type ImageFile, type ImageManifest, isImageManifest } from './image-manifest.ts';
 
 const PIECE_BYTES = 4 * 1024 * 1024;

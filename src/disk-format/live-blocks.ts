@@ -1,5 +1,5 @@
 /** Counts which blocks of which segments several maps refer to. */
-import { inSlices } from '../shared/in-parallel.ts';
+import { inSlices } from '../shared/concurrency.ts';
 import type { BlockLocation, BlockMap, SegmentSource } from './block-map.ts';
 import { BlockSet } from './block-set.ts';
 import { diffSteps } from './load-map.ts';

@@ -6,7 +6,7 @@
  * image again.
  */
 import { assert } from '../shared/assert.ts';
-import { inSlices } from '../shared/in-parallel.ts';
+import { inSlices } from '../shared/concurrency.ts';
 import type { BlockLocation, SegmentSource } from './block-map.ts';
 import { TAG_BYTES } from './frame-cipher.ts';
 import { type Encryption, KEY_ID_BYTES, keyIdBytes, keyIdText, SALT_BYTES } from './key-ring.ts';

@@ -5,7 +5,7 @@
 import type { FileHandle } from 'node:fs/promises';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { assert } from '../shared/assert.ts';
-import { inParallel } from '../shared/in-parallel.ts';
+import { inParallel } from '../shared/concurrency.ts';
 import type { BlockMap } from './block-map.ts';
 import type { CompressPool } from './compress-pool.ts';
 import type { KeyRing } from './key-ring.ts';

@@ -4,7 +4,7 @@
  */
 import { ObjectNotFoundError, type ObjectStore } from '../object-store/object-store.ts';
 import { assert, present } from '../shared/assert.ts';
-import { inParallel } from '../shared/in-parallel.ts';
+import { inParallel } from '../shared/concurrency.ts';
 import { type BlockLocation, BlockMap, type SegmentSource } from './block-map.ts';
 import { NOT_ITS_FRAME } from './compress-batch.ts';
 import type { CompressPool } from './compress-pool.ts';

@@ -4,7 +4,7 @@
  */
 import { connect, type Socket } from 'node:net';
 import { contain } from '../shared/contain.ts';
-import { passParts } from '../shared/pass-parts.ts';
+import { passParts } from '../shared/streams.ts';
 import type { ProxiedGuest } from './proxied-guest.ts';
 
 export interface Destination {

@@ -13,16 +13,19 @@ import {
   STATUS_CODES,
 } from 'node:http';
 import type { Socket } from 'node:net';
-import { addTrailers, passHandshake, sendAnswer, sendHead } from '../shared/answer.ts';
 import { contain, endAfterFault } from '../shared/contain.ts';
 import {
+  addTrailers,
   answerOf,
   expectsContinue,
   INTERIM_MAX,
   interimOf,
+  passHandshake,
+  sendAnswer,
+  sendHead,
   trailersOf,
   unusable,
-} from '../shared/foreign-answer.ts';
+} from '../shared/http-answer.ts';
 import {
   AmbiguousRequest,
   type CheckedRequest,
@@ -32,7 +35,7 @@ import {
   HOP_BY_HOP,
   tokensOf,
 } from '../shared/http-request.ts';
-import { passParts } from '../shared/pass-parts.ts';
+import { passParts } from '../shared/streams.ts';
 import type { Destination } from './address-handler.ts';
 
 const HEADERS_MS = 15_000;

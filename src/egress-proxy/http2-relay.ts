@@ -23,9 +23,9 @@ import {
   type OurHead,
   trailersOf,
   unusable,
-} from '../shared/foreign-answer.ts';
+} from '../shared/http-answer.ts';
 import { AmbiguousRequest, asRecord, checkRequest, filterFields } from '../shared/http-request.ts';
-import { passParts } from '../shared/pass-parts.ts';
+import { passParts } from '../shared/streams.ts';
 import { fillRequest, type Intercepted, passesToGuest, type RefusedRequest } from './secret-request.ts';
 import { ServerFailure } from './secret-server.ts';
 

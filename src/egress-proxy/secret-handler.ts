@@ -16,9 +16,9 @@ import { createSecureServer, type Http2SecureServer, type ServerHttp2Session } f
 import { createServer as createHttps } from 'node:https';
 import type { Socket } from 'node:net';
 import type { SecureContext, TLSSocket } from 'node:tls';
+import { Semaphore } from '../shared/concurrency.ts';
 import { contain } from '../shared/contain.ts';
 import { sentName } from '../shared/egress-policy.ts';
-import { Semaphore } from '../shared/semaphore.ts';
 import type { Destination } from './address-handler.ts';
 import type { ReadHello } from './client-hello.ts';
 import {

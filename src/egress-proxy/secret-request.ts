@@ -4,9 +4,9 @@
  */
 import type { TLSSocket } from 'node:tls';
 import type { GuestSecret } from '../protocol/egress-proxy-messages.ts';
+import type { Semaphore } from '../shared/concurrency.ts';
 import { sentName } from '../shared/egress-policy.ts';
 import type { CheckedRequest } from '../shared/http-request.ts';
-import type { Semaphore } from '../shared/semaphore.ts';
 import { portOf } from './http-relay.ts';
 import type { ProxiedGuest } from './proxied-guest.ts';
 import type { ServerFailure } from './secret-server.ts';

@@ -5,8 +5,8 @@
 import { cpus, totalmem } from 'node:os';
 import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { BATCHES, BatchSender } from '../protocol/batches.ts';
-import { fits } from '../protocol/check.ts';
 import { type DiskReport, type HostFacts, HostImage, IMAGES_MAX } from '../protocol/host-types.ts';
+import { fits } from '../protocol/schemas.ts';
 import type { PollResponse } from '../protocol/types.ts';
 import { messageOf } from '../shared/errors.ts';
 import { type InstanceId, isId } from '../shared/ids.ts';

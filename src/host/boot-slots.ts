@@ -4,8 +4,8 @@
  * blocks no other; and guests that hang again and again wait behind those that came after them, for as long as they took.
  */
 import { availableParallelism } from 'node:os';
+import { Semaphore } from '../shared/concurrency.ts';
 import type { InstanceId } from '../shared/ids.ts';
-import { Semaphore } from '../shared/semaphore.ts';
 
 const HELD_MS = 60_000;
 /** A boot that held its slot for no longer is as good as any. */

@@ -8,7 +8,7 @@ import { NotPermittedYetError } from '../object-store/s3-requests.ts';
 import { MarkedStore, otherStore, readMark, unmarkedStore } from '../object-store/store-mark.ts';
 import { BATCHES, BatchSender } from '../protocol/batches.ts';
 import { type ControlPlaneClient, ControlPlaneUnavailable } from '../protocol/client.ts';
-import type { ObjectRequest, SignedRequest } from '../protocol/object-permissions.ts';
+import type { ObjectRequest, SignedRequest } from '../protocol/types.ts';
 import type { Log } from '../shared/log.ts';
 import { backoffMs, pause } from '../shared/retry.ts';
 

@@ -11,13 +11,172 @@
  * A guest that is reset does not end its connections, and QEMU keeps them: each reset ends the connections before it.
  */
 import { createServer, type Server, type Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
 import type { IngressRoute } from '../protocol/ingress-types.ts';
+import { sourceOf } from '../shared/connection-budget.ts';
 import { contain, endAfterFault } from '../shared/contain.ts';
 import type { Log } from '../shared/log.ts';
+import { pause } from '../shared/retry.ts';
+import { passParts } from '../shared/streams.ts';
 import { type Dial, dialPort, HeldSocket } from './dial.ts';
 import type { IngressLimits, Totals } from './limits.ts';
-import { Newcomers } from './newcomers.ts';
-import { splice } from './splice.ts';
+
+/**
+ * The connections of one port that may not have logged in yet. The guest's sshd accepts a bounded number of them, so idle
+ * ones would block logins. Nothing reads the session: a connection is `early` until its client has sent as much as any
+ * login needs, and `young` for as long as sshd waits for a login.
+ *
+ * Above the bound for early connections, the oldest of the source with the most is evicted, so that no source displaces
+ * others. Young connections are bounded per source, which limits a client that sends data but never logs in.
+ */
+class Newcomers {
+  readonly #limits: IngressLimits;
+  readonly #totals: Totals;
+  /** By source, oldest first, with the time of arrival. */
+  readonly #young = new Map<string, Map<Socket, number>>();
+  readonly #early = new Map<string, Set<Socket>>();
+
+  constructor(limits: IngressLimits, totals: Totals) {
+    this.#limits = limits;
+    this.#totals = totals;
+  }
+
+  /** False when its source has too many young connections. */
+  take(socket: Socket): boolean {
+    const source = sourceOf(socket.remoteAddress);
+    const young = this.#youngOf(source);
+    if (young.size >= this.#limits.young_per_source) {
+      const oldest = this.#early.get(source)?.values().next().value;
+      if (oldest === undefined) return false;
+      this.#evict(oldest);
+    }
+    young.set(socket, performance.now());
+    this.#young.set(source, young);
+    this.#early.set(source, (this.#early.get(source) ?? new Set()).add(socket));
+    this.#totals.early.add(socket);
+    socket.once('close', () => this.#remove(source, socket));
+    this.#evictBeyondLimits();
+    return true;
+  }
+
+  /** Many connections are early, as in a burst. */
+  get isCrowd(): boolean {
+    let count = 0;
+    for (const early of this.#early.values()) count += early.size;
+    return count > this.#limits.crowd;
+  }
+
+  /** The client has sent as much as a login needs. */
+  sentLogin(socket: Socket): void {
+    for (const [source, early] of this.#early) if (early.has(socket)) this.#removeEarly(source, socket);
+  }
+
+  /** The connections of which sshd may still expect a login. */
+  #youngOf(source: string): Map<Socket, number> {
+    const young = this.#young.get(source) ?? new Map<Socket, number>();
+    const since_ms = performance.now() - this.#limits.young_ms;
+    for (const [socket, came_ms] of young) {
+      if (came_ms > since_ms) break;
+      young.delete(socket);
+    }
+    return young;
+  }
+
+  #evictBeyondLimits(): void {
+    let count = 0;
+    let most: Set<Socket> | undefined;
+    for (const early of this.#early.values()) {
+      count += early.size;
+      if (early.size > (most?.size ?? 0)) most = early;
+    }
+    if (count > this.#limits.early_per_instance) this.#evict(most?.values().next().value);
+    if (this.#totals.early.size > this.#limits.early) this.#evict(this.#totals.early.values().next().value);
+  }
+
+  #evict(socket: Socket | undefined): void {
+    if (!socket) return;
+    this.#totals.early.delete(socket);
+    for (const source of this.#early.keys()) this.#removeEarly(source, socket);
+    for (const young of this.#young.values()) young.delete(socket);
+    socket.destroy();
+  }
+
+  #removeEarly(source: string, socket: Socket): void {
+    const early = this.#early.get(source);
+    if (!early?.delete(socket)) return;
+    this.#totals.early.delete(socket);
+    if (early.size === 0) this.#early.delete(source);
+  }
+
+  #remove(source: string, socket: Socket): void {
+    this.#removeEarly(source, socket);
+    const young = this.#young.get(source);
+    young?.delete(socket);
+    if (young?.size === 0) this.#young.delete(source);
+  }
+}
+
+const KEEP_ALIVE_MS = 60_000;
+
+export interface SpliceEvents {
+  /** The client has sent its first bytes. */
+  readonly firstData: () => void;
+  /** The client has sent `login_bytes`. */
+  readonly sentLogin: () => void;
+  readonly closed: () => void;
+}
+
+/** Dials `target` and joins it with `inbound`. The end of either ends the other. */
+export function splice(
+  inbound: Socket,
+  way: { readonly target: string; readonly dial: Dial; readonly delay_ms: number },
+  limits: Pick<IngressLimits, 'dial_ms' | 'silent_ms' | 'login_bytes'>,
+  events: SpliceEvents,
+): void {
+  const silent = setTimeout(() => inbound.destroy(), limits.silent_ms);
+  inbound.once('close', () => {
+    clearTimeout(silent);
+    events.closed();
+  });
+  const dialled = dialLater(inbound, way, limits.dial_ms).then(
+    (outbound) => {
+      outbound.on('error', () => outbound.destroy());
+      if (inbound.destroyed) return void outbound.destroy();
+      inbound.once('data', () => {
+        clearTimeout(silent);
+        events.firstData();
+      });
+      const count = () => {
+        if (inbound.bytesRead < limits.login_bytes) return;
+        inbound.off('data', count);
+        events.sentLogin();
+      };
+      inbound.on('data', count);
+      join(inbound, outbound);
+    },
+    () => void inbound.destroy(),
+  );
+  dialled.catch(endAfterFault(inbound));
+}
+
+/** Does not dial if the client disconnects during the delay. */
+async function dialLater(
+  inbound: Socket,
+  { target, dial, delay_ms }: { readonly target: string; readonly dial: Dial; readonly delay_ms: number },
+  dial_ms: number,
+): Promise<Duplex> {
+  if (delay_ms > 0) await pause(delay_ms);
+  if (inbound.destroyed) throw new Error('the client disconnected');
+  return dial(target, dial_ms);
+}
+
+function join(inbound: Socket, outbound: Duplex): void {
+  inbound.setKeepAlive(true, KEEP_ALIVE_MS);
+  outbound.once('close', () => inbound.destroySoon());
+  inbound.once('close', () => outbound.destroy());
+  passParts(inbound, outbound);
+  passParts(outbound, inbound);
+}
 
 export interface PortEvents {
   /** A connection waits for a VM that does not run. */

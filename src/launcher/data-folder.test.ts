@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { type Paths, pathsIn } from '../config/paths.ts';
-import { ensureSecrets, makeDataFolder, readSecrets } from './data-folder.ts';
+import { ensureSecrets, fullDisk, makeDataFolder, readSecrets } from './data-folder.ts';
 
 async function dataFolder(t: TestContext): Promise<Paths> {
   const folder = await mkdtemp(join(tmpdir(), 'berth-'));
@@ -70,4 +70,16 @@ test('the error of a data folder that cannot be created names the setting', asyn
       message: /BERTH_DATA_DIR/,
     });
   }
+});
+
+test('less than a tenth of free space is told with both numbers and the folder', () => {
+  const space = { bsize: 4_096, blocks: 100 * 262_144 };
+  assert.deepEqual(fullDisk('/data', { ...space, bavail: 10 * 262_144 }), []);
+  const [weak] = fullDisk('/data', { ...space, bavail: 10 * 262_144 - 1 });
+  assert.match(weak?.found ?? '', /^nearly full: 10\.0 of 100\.0 GiB are free at \/data;/);
+});
+
+test('a small file system is told in MiB', () => {
+  const [weak] = fullDisk('/data', { bsize: 4_096, blocks: 2_560, bavail: 128 });
+  assert.match(weak?.found ?? '', /^nearly full: 0\.5 of 10\.0 MiB are free at \/data;/);
 });

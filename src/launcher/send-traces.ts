@@ -24,7 +24,7 @@ import {
   TraceIdRatioBasedSampler,
   TracerProvider,
 } from '@opentelemetry/sdk-trace';
-import type { TracesConfig } from '../config/trace-settings.ts';
+import type { TracesConfig } from '../config/settings.ts';
 import type { Log } from '../shared/log.ts';
 import { pause } from '../shared/retry.ts';
 import { type Attributes, type Tracer, useTracer } from '../shared/tracing.ts';

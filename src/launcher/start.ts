@@ -10,15 +10,21 @@ import type { Env } from '../config/env.ts';
 import { type Paths, pathsIn } from '../config/paths.ts';
 import { messageOf } from '../shared/errors.ts';
 import type { Log } from '../shared/log.ts';
-import { compiledSources } from './agent-memory.ts';
-import { ensureSecretKey, ensureSecrets, makeDataFolder, refuseUnfinishedRestore } from './data-folder.ts';
+import {
+  checkListenAddress,
+  type DataFolderLock,
+  ensureSecretKey,
+  ensureSecrets,
+  lockDataFolder,
+  makeDataFolder,
+  refuseUnfinishedRestore,
+} from './data-folder.ts';
 import { ensureDebianPackages } from './debian-packages.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from './embedded-postgres.ts';
 import { type GuestImage, someGuestImage } from './guest-image.ts';
-import { checkMachine, type Machine } from './machine.ts';
+import { checkMachine, compiledSources, type Machine } from './machine.ts';
 import { clusterExists } from './postgres-cluster.ts';
 import { makeReachable, VM_USER } from './reachable.ts';
-import { checkListenAddress, type DataFolderLock, lockDataFolder } from './single.ts';
 import { type Say, StartError } from './start-error.ts';
 import { type RoleSpec, supervise, superviseUntilSignal } from './supervise.ts';
 

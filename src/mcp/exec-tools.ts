@@ -2,8 +2,17 @@
 import { Type } from 'typebox';
 import type { Exec, ExecHandle } from '../../client/src/berth.ts';
 import { withoutControls } from '../shared/untrusted-text.ts';
-import { incompleteEnd, TextWindow } from './text-window.ts';
-import { DESTROYS, fields, INSTANCE, READS, type Tool, type ToolAnswer, tool } from './tool.ts';
+import {
+  DESTROYS,
+  fields,
+  INSTANCE,
+  incompleteEnd,
+  READS,
+  TextWindow,
+  type Tool,
+  type ToolAnswer,
+  tool,
+} from './tool.ts';
 
 /** About 5,000 tokens. */
 const OUTPUT_BYTES = 20_000;

@@ -1,9 +1,23 @@
-/** Tools for instances and their VMs. */
+/** Tools for instances with their VMs, the saved states of their disks, and their HTTP ports. */
 import { Type } from 'typebox';
-import type { Instance } from '../../client/src/berth.ts';
-import { durationText } from '../../client/src/durations.ts';
-import { ADDS, CURSOR, DESTROYS, fields, INSTANCE, LIMIT, READS, SETS, type Tool, tool } from './tool.ts';
-import { startAndTell, startNew, waitForVm } from './wait-for-vm.ts';
+import type { Generation, Instance, Port } from '../../client/src/berth.ts';
+import { durationText } from '../../client/src/words.ts';
+import {
+  ADDS,
+  CURSOR,
+  DESTROYS,
+  fields,
+  INSTANCE,
+  LIMIT,
+  PATIENCE_MS,
+  READS,
+  SETS,
+  startAndTell,
+  startNew,
+  type Tool,
+  tool,
+  waitForVm,
+} from './tool.ts';
 
 const STATES = [
   'starting',
@@ -15,18 +29,18 @@ const STATES = [
   'stopped',
   'failed',
 ] as const;
-export const NEW_NAME = Type.String({
+const NEW_NAME = Type.String({
   minLength: 1,
   maxLength: 63,
   description: 'Lower-case letters, digits and hyphens; new in the organisation',
 });
 
-function lineOf({ name, vm, cpus, memory_mib, disk_gib, image, labels }: Instance): string {
+function instanceLine({ name, vm, cpus, memory_mib, disk_gib, image, labels }: Instance): string {
   const pairs = Object.entries(labels).map(([key, value]) => `${key}=${value}`);
   return [name, vm.state, `${cpus} CPU, ${memory_mib} MiB, ${disk_gib} GiB`, image, ...pairs].join('  ');
 }
 
-export function pageText(lines: readonly string[], next_cursor: string | null, none: string): string {
+function pageText(lines: readonly string[], next_cursor: string | null, none: string): string {
   if (lines.length === 0) return none;
   const more = next_cursor === null ? [] : [`More: the same with cursor ${next_cursor}`];
   return [...lines, ...more].join('\n');
@@ -64,7 +78,7 @@ function describe(instance: Instance): string {
   ].join('\n');
 }
 
-const LIST = tool({
+const LIST_INSTANCES = tool({
   name: 'list_instances',
   title: 'List instances',
   description: 'Lists the instances of the organisation, one a line, newest first.',
@@ -79,7 +93,7 @@ const LIST = tool({
     const { label, ...others } = args;
     const query = label === undefined ? others : { ...others, label: [label] };
     const { data, next_cursor } = await berth.call('listInstances', { query }, { signal });
-    return { text: pageText(data.map(lineOf), next_cursor, 'There are no such instances.') };
+    return { text: pageText(data.map(instanceLine), next_cursor, 'There are no such instances.') };
   },
 });
 
@@ -192,4 +206,152 @@ const DELETE = tool({
   },
 });
 
-export const INSTANCE_TOOLS: readonly Tool[] = [LIST, GET, CREATE, START, SUSPEND, STOP, DELETE];
+export const INSTANCE_TOOLS: readonly Tool[] = [LIST_INSTANCES, GET, CREATE, START, SUSPEND, STOP, DELETE];
+
+const NUMBER = Type.Integer({
+  minimum: 0,
+  maximum: Number.MAX_SAFE_INTEGER,
+  description: 'From list_generations or flush',
+});
+
+function generationLine({ generation, created_at, trigger, name, pinned, bytes }: Generation): string {
+  const marks = [...(name === null ? [] : [`“${name}”`]), ...(pinned ? ['pinned'] : [])];
+  return [generation, created_at, trigger, `${bytes} bytes`, ...marks].join('  ');
+}
+
+const FLUSH = tool({
+  name: 'flush',
+  title: 'Save the disk',
+  description:
+    'Makes everything that the guest has written so far durable, as a new generation, while it runs. Memory and processes are not part of it.',
+  input: fields({ instance: INSTANCE }),
+  hints: SETS,
+  run: async ({ berth, args, signal }) => {
+    const { id, name } = await berth.instances.find(args.instance, { signal });
+    const patience = AbortSignal.timeout(PATIENCE_MS);
+    const receipt = await berth.instances
+      .flushVm(id, { signal: AbortSignal.any([signal, patience]) })
+      .catch((error: unknown) => {
+        if (signal.aborted || !patience.aborted) throw error;
+        return null;
+      });
+    if (receipt === null)
+      return { text: `The flush of ${name} goes on. get_instance shows its generation once it is durable.` };
+    const { generation, uploaded_bytes } = receipt;
+    return {
+      text: `The disk of ${name} is durable as generation ${generation}; ${uploaded_bytes} bytes were new.`,
+    };
+  },
+});
+
+const LIST_GENERATIONS = tool({
+  name: 'list_generations',
+  title: 'List saved states of a disk',
+  description:
+    'Lists the generations of an instance, newest first: number, time, what made it, bytes that were new, name.',
+  input: fields({ instance: INSTANCE, limit: LIMIT, cursor: CURSOR }),
+  hints: READS,
+  run: async ({ berth, args: { instance, ...query }, signal }) => {
+    const { id } = await berth.instances.find(instance, { signal });
+    const { data, next_cursor } = await berth.call('listGenerations', { path: { id }, query }, { signal });
+    return {
+      text: pageText(data.map(generationLine), next_cursor, 'There are no generations yet; flush makes one.'),
+    };
+  },
+});
+
+const FORK = tool({
+  name: 'fork_instance',
+  title: 'Fork an instance',
+  description:
+    'Creates a new instance with the disk of another, as of its newest generation or a given one, and starts it. The other one runs on and is not changed. What it has not flushed is not in the fork: flush first.',
+  input: fields({
+    instance: INSTANCE,
+    name: NEW_NAME,
+    generation: Type.Optional(NUMBER),
+    start: Type.Optional(Type.Boolean({ default: true })),
+  }),
+  hints: ADDS,
+  run: async ({ berth, args: { instance, start = true, ...body }, signal }) => {
+    const parent = await berth.instances.find(instance, { signal });
+    const fork = await berth.call('forkInstance', { path: { id: parent.id }, body }, { signal });
+    const { generation, dirty_bytes } = fork.forked_from ?? { generation: 0, dirty_bytes: 0 };
+    const missing =
+      dirty_bytes > 0 ? ` ${dirty_bytes} bytes that ${parent.name} had not flushed are not in it.` : '';
+    const state = start ? await startNew(berth, fork, signal) : 'It is stopped.';
+    return { text: `Forked ${parent.name}, generation ${generation}, as ${fork.name}.${missing} ${state}` };
+  },
+});
+
+const RESTORE = tool({
+  name: 'restore_generation',
+  title: 'Set a disk back',
+  description:
+    'Sets the disk of a stopped instance back to a generation, as a new generation. Lost from the disk: everything written after that generation. The generations between stay in list_generations, so a restore of the newest of them undoes it, as long as they are kept. Needs stop_instance first.',
+  input: fields({ instance: INSTANCE, generation: NUMBER }),
+  hints: { ...DESTROYS, idempotentHint: false },
+  run: async ({ berth, args: { instance, generation }, signal }) => {
+    const { id, name, disk } = await berth.instances.find(instance, { signal });
+    const input = { path: { id }, body: { generation } };
+    const restored = await berth.call('restoreInstance', input, { signal });
+    const now = restored.disk.generation;
+    return {
+      text: `The disk of ${name} is as in generation ${generation}; that is generation ${now}. To undo: restore_generation ${disk.generation}.`,
+    };
+  },
+});
+
+export const GENERATION_TOOLS: readonly Tool[] = [FLUSH, LIST_GENERATIONS, FORK, RESTORE];
+
+const portLine = ({ id, port, access, url, hostnames }: Port): string =>
+  [port, access, url, ...hostnames.map(({ hostname, status }) => `${hostname} (${status})`), id].join('  ');
+
+const LIST_PORTS = tool({
+  name: 'list_ports',
+  title: 'List published ports',
+  description: 'Lists the HTTP ports of an instance: port in the guest, access, URL, id.',
+  input: fields({ instance: INSTANCE, limit: LIMIT, cursor: CURSOR }),
+  hints: READS,
+  run: async ({ berth, args: { instance, ...query }, signal }) => {
+    const { id, name } = await berth.instances.find(instance, { signal });
+    const { data, next_cursor } = await berth.call('listPorts', { path: { id }, query }, { signal });
+    return { text: pageText(data.map(portLine), next_cursor, `${name} publishes no ports.`) };
+  },
+});
+
+const PUBLISH = tool({
+  name: 'publish_port',
+  title: 'Publish a port',
+  description:
+    'Gives an HTTP port of the guest a URL. The program must listen on all addresses (0.0.0.0). private: only with a Berth credential, or from the console. public: anybody who can reach Berth; ask the user first.',
+  input: fields({
+    instance: INSTANCE,
+    port: Type.Integer({ minimum: 1, maximum: 65_535 }),
+    access: Type.Optional(Type.Enum(['private', 'public'], { default: 'private' })),
+  }),
+  hints: { ...ADDS, openWorldHint: true },
+  run: async ({ berth, args: { instance, ...body }, signal }) => {
+    const { id, name } = await berth.instances.find(instance, { signal });
+    const { url, access, port, id: port_id } = await berth.instances.createPort(id, body, { signal });
+    return { text: `Port ${port} of ${name} is ${access} at ${url} (${port_id}).` };
+  },
+});
+
+const UNPUBLISH = tool({
+  name: 'unpublish_port',
+  title: 'Withdraw a port',
+  description:
+    'Withdraws a published port. Lost: its URL and its custom hostnames; the generated hostname never comes back. Open connections end.',
+  input: fields({
+    instance: INSTANCE,
+    port_id: Type.String({ minLength: 1, maxLength: 64, description: 'From list_ports: `port_…`' }),
+  }),
+  hints: DESTROYS,
+  run: async ({ berth, args: { instance, port_id }, signal }) => {
+    const { id } = await berth.instances.find(instance, { signal });
+    await berth.call('deletePort', { path: { id, port_id } }, { signal });
+    return { text: `${port_id} is withdrawn.` };
+  },
+});
+
+export const PORT_TOOLS: readonly Tool[] = [LIST_PORTS, PUBLISH, UNPUBLISH];

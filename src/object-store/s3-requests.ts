@@ -6,9 +6,9 @@
  * wait at once.
  */
 import { S3Client, type S3ClientConfig, S3ServiceException } from '@aws-sdk/client-s3';
+import { Semaphore } from '../shared/concurrency.ts';
 import { errnoOf } from '../shared/errors.ts';
 import { backoffMs, pause } from '../shared/retry.ts';
-import { Semaphore } from '../shared/semaphore.ts';
 import {
   ObjectExistsError,
   ObjectNotFoundError,

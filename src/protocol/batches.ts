@@ -11,10 +11,9 @@
 import type { TSchema } from 'typebox';
 import type { Log } from '../shared/log.ts';
 import { untrustedText } from '../shared/untrusted-text.ts';
-import { problemOf } from './check.ts';
 import { RequestRefused } from './client.ts';
 import { ROUTES } from './routes.ts';
-import type { Of } from './schemas.ts';
+import { type Of, problemOf } from './schemas.ts';
 
 export interface Batch<Item extends TSchema> {
   /** Of one item, for the log. */

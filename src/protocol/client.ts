@@ -9,14 +9,13 @@ import { type Dispatcher, request, upgrade } from 'undici';
 import type { InstanceId } from '../shared/ids.ts';
 import { traceHeaders } from '../shared/tracing.ts';
 import { untrustedText } from '../shared/untrusted-text.ts';
-import { problemOfAnswer } from './check.ts';
-import { type ControlPlaneAddress, ControlPlanePlaces, type Place } from './control-plane-places.ts';
+import { type ControlPlaneAddress, ControlPlanePlaces, type Place } from './control-planes.ts';
 import { type AnswerRequest, CONSOLE_PROTOCOL, consoleStreamPath, tunnelPath } from './host-calls.ts';
 import type { FoundImage } from './host-types.ts';
 import type { ControlPlanePlace } from './ingress-types.ts';
 import { AGENT_PROTOCOL, PROTOCOL_HEADER, ProtocolRefusal } from './protocol.ts';
 import { type AgentRoute, ROUTES } from './routes.ts';
-import type { Of } from './schemas.ts';
+import { type Of, problemOfAnswer } from './schemas.ts';
 import type { DiskHead } from './types.ts';
 
 type Body<Name extends keyof typeof ROUTES> = Of<(typeof ROUTES)[Name]['request']>;

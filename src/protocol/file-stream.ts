@@ -1,6 +1,6 @@
 /**
- * The frames of a request for files, between control plane and guest (file-tasks.pl); the host passes them on unread. As on the
- * stream of an exec: length (4 bytes), type (1 byte), payload.
+ * Paths of a guest as text, and the frames of a request for files between control plane and guest (file-tasks.pl); the host passes
+ * them on unread. As on the stream of an exec: length (4 bytes), type (1 byte), payload.
  *
  *   read     guest: opened · host: range (offset, length: 8 bytes each) · guest: content… · done
  *   write    guest: opened (empty: no such file) · host: content… · commit (version) · guest: done
@@ -8,12 +8,12 @@
  *   move, directory   guest: done
  *
  * `opened` and `entry` have the fields of a file, `done` of a write, move or directory has `1` if it is new, NUL, and the fields.
- * Instead of any frame the guest may send `failed` (a code or errno, NUL, a text), which is the last. A stream that ends without
- * `done` or `failed` was cut off. A guest can send anything: {@link fieldsOf} checks what it says.
+ * Instead of any frame the guest may send `failed` (a code or errno, NUL, a text), which is the last. A stream without `done` or
+ * `failed` was cut off. A guest can send anything: {@link fieldsOf} checks it.
  */
-export { MalformedStreamError, StreamFrames, streamFrame } from './exec-stream.ts';
+export { MalformedStreamError, StreamFrames, streamFrame } from './exec-types.ts';
 
-import { MalformedStreamError } from './exec-stream.ts';
+import { MalformedStreamError } from './exec-types.ts';
 
 export const FROM_FILES = { opened: 1, content: 2, entry: 3, done: 4, failed: 5, working: 6 } as const;
 export const TO_FILES = { range: 1, content: 2, commit: 3 } as const;
@@ -69,4 +69,25 @@ export function rangeBytes(offset: number, length: number): Buffer {
   bytes.writeBigUInt64BE(BigInt(offset));
   bytes.writeBigUInt64BE(BigInt(length), 8);
   return bytes;
+}
+
+/** Null: a `%` without two hexadecimal digits. Other characters stand for themselves, in UTF-8. */
+export function decodePath(text: string): Buffer | null {
+  if (/%(?![0-9A-Fa-f]{2})/.test(text)) return null;
+  const parts = text.split(/(%[0-9A-Fa-f]{2})/);
+  return Buffer.concat(
+    parts.map((part, index) =>
+      index % 2 === 1 ? Buffer.of(Number.parseInt(part.slice(1), 16)) : Buffer.from(part, 'utf8'),
+    ),
+  );
+}
+
+/** Everything but unreserved characters and `/` is encoded. */
+export function encodePath(bytes: Uint8Array): string {
+  return Buffer.from(bytes)
+    .toString('latin1')
+    .replace(
+      /[^A-Za-z0-9._~/-]/g,
+      (byte) => `%${byte.charCodeAt(0).toString(16).toUpperCase().padStart(2, '0')}`,
+    );
 }

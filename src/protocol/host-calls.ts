@@ -29,11 +29,11 @@ import {
   Port,
   Text,
   Time,
+  TraceContext,
   Uuid,
   VmId,
   whole,
 } from './schemas.ts';
-import { TraceContext } from './trace-context.ts';
 
 /** Of each output stream of a command. */
 export const EXEC_OUTPUT_BYTES = 1024 * 1024;

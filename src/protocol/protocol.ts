@@ -1,5 +1,8 @@
-/** The versions of the agent protocol, and the refusal of others. */
+/** What both sides show each other first: the version of the protocol, and at a join the token. */
+import { X509Certificate } from 'node:crypto';
 import { Type } from 'typebox';
+import type { Log } from '../shared/log.ts';
+import type { Negotiated } from './client.ts';
 import { closed, named } from './schemas.ts';
 
 /** The version that this program speaks in every role. */
@@ -35,3 +38,39 @@ export const ProtocolRefusal = named('ProtocolRefusal', {
     message: Type.String({ maxLength: 300 }),
   }),
 });
+
+/** Logs the protocol versions of both sides, at the first answer and at each change. */
+export function logNegotiated(log: Log): (found: Negotiated) => void {
+  return ({ ours, theirs, refusal }) => {
+    const versions = { protocol: ours, control_plane_protocol: theirs };
+    if (refusal === null) log.info(versions, 'the control plane answers');
+    else log.error({ ...versions, reason: refusal }, 'the control plane refuses this version');
+  };
+}
+
+/**
+ * The join token of a host or an ingress on another machine: a token and the SHA-256 of the control plane's certificate,
+ * `<token>.<43 base64url>`. It is sent only to a server with that certificate. That of a host works once: the host exchanges it for a
+ * credential of its own.
+ */
+export interface JoinToken {
+  readonly token: string;
+  /** In Node's form: upper-case hexadecimal bytes with colons. */
+  readonly fingerprint: string;
+  /** It is a credential itself, as `berth host add` printed it before there were one-time tokens. */
+  readonly is_credential: boolean;
+}
+
+export function composeJoinToken(token: string, certificate_pem: string | Buffer): string {
+  const bytes = new X509Certificate(certificate_pem).fingerprint256.replaceAll(':', '');
+  return `${token}.${Buffer.from(bytes, 'hex').toString('base64url')}`;
+}
+
+/** Null when the text is not a join token. */
+export function parseJoinToken(text: string): JoinToken | null {
+  const match = /^(berth_(join|host|ingress)_[0-9A-Za-z]{49})\.([A-Za-z0-9_-]{43})$/.exec(text.trim());
+  if (!match?.[1] || !match[3]) return null;
+  const hex = Buffer.from(match[3], 'base64url').toString('hex').toUpperCase();
+  const fingerprint = (hex.match(/../g) ?? []).join(':');
+  return { token: match[1], fingerprint, is_credential: match[2] === 'host' };
+}

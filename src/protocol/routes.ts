@@ -44,7 +44,6 @@ import {
   WakeRequest,
   WakeResponse,
 } from './ingress-types.ts';
-import { ObjectPermissionsRequest, ObjectPermissionsResponse } from './object-permissions.ts';
 import { named } from './schemas.ts';
 import {
   BootOrderReport,
@@ -62,6 +61,8 @@ import {
   LineageRequest,
   LineageResponse,
   LoginsReport,
+  ObjectPermissionsRequest,
+  ObjectPermissionsResponse,
   ObjectStoreResponse,
   PollRequest,
   PollResponse,

@@ -1,9 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { fits } from './check.ts';
 import { OpenPortResult } from './host-calls.ts';
 import { OpenPortResponse } from './ingress-types.ts';
-import { GuestSshAddress } from './schemas.ts';
+import { fits, GuestSshAddress } from './schemas.ts';
 
 /** As the host answers the control plane, and that its ingress. */
 const mayBeDialled = (address: string) => {

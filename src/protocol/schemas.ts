@@ -1,6 +1,10 @@
-/** Building blocks of the internal API's schemas. All are bounded, because a host may be hostile. */
+/**
+ * Building blocks of the internal API's schemas, and the validation of messages. All are bounded, because a host may be hostile.
+ */
 import { type Static, type TSchema, Type } from 'typebox';
+import { Compile } from 'typebox/compile';
 import type { Id, IdPrefix } from '../shared/ids.ts';
+import { REQUEST_ID, TRACEPARENT } from '../shared/tracing.ts';
 
 type Deep<T> = unknown extends T
   ? T
@@ -86,3 +90,46 @@ export const GuestSshAddress = matching(
 export const Fingerprint = matching('^SHA256:[A-Za-z0-9+/]{43}$', 50);
 /** The most SSH keys that an instance can allow. */
 export const KEYS_MAX = 20_000;
+
+const strict = new WeakMap<TSchema, ReturnType<typeof Compile>>();
+const reading = new WeakMap<TSchema, ReturnType<typeof Compile>>();
+
+function compiled(schema: TSchema, open: boolean): ReturnType<typeof Compile> {
+  const known = open ? reading : strict;
+  const found = known.get(schema) ?? Compile(open ? opened(schema) : schema);
+  known.set(schema, found);
+  return found;
+}
+
+export function fits(schema: TSchema, value: unknown): boolean {
+  return compiled(schema, false).Check(value);
+}
+
+/** Where `value` violates the schema, without any content of it; null when it does not. */
+export function problemOf(schema: TSchema, value: unknown): string | null {
+  return problem(compiled(schema, false), value);
+}
+
+/** As {@link problemOf}, but unknown fields are allowed: an answer may come from a newer version. */
+export function problemOfAnswer(schema: TSchema, value: unknown): string | null {
+  return problem(compiled(schema, true), value);
+}
+
+function problem(check: ReturnType<typeof Compile>, value: unknown): string | null {
+  if (check.Check(value)) return null;
+  const [first] = check.Errors(value);
+  const where = first?.instancePath.slice(1).replaceAll('/', '.') || 'body';
+  return `${where} ${first?.message ?? 'is invalid'}`.slice(0, 300);
+}
+
+/** The schema with unknown fields allowed. */
+function opened(schema: TSchema): TSchema {
+  const text = JSON.stringify(schema, (key, value) => (key === 'additionalProperties' ? undefined : value));
+  return JSON.parse(text) as TSchema;
+}
+
+/** The request that work is done for, and the span that asked for it. */
+export const TraceContext = named('TraceContext', {
+  request_id: Type.Optional(matching(REQUEST_ID, 28)),
+  traceparent: Type.Optional(matching(TRACEPARENT, 55)),
+});

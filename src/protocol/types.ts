@@ -4,7 +4,6 @@
  */
 import { Type } from 'typebox';
 import { Egress, SECRETS_MAX, SecretForHost, SecretsAuthority } from './host-types.ts';
-import { FLUSH_FAILURES, VM_REASONS } from './reasons.ts';
 import {
   Bytes,
   Count,
@@ -28,11 +27,57 @@ import {
   Sha256,
   Text,
   Time,
+  TraceContext,
   Uuid,
   VmId,
   whole,
 } from './schemas.ts';
-import { TraceContext } from './trace-context.ts';
+
+/** The codes of `vm.reason` and of failed flushes. `docs/errors.md` explains each. A published code keeps its meaning. */
+export const VM_REASONS = [
+  'start_requested',
+  'stop_requested',
+  'restart_requested',
+  'suspend_requested',
+  'ready',
+  'stopped',
+  'suspended',
+  'resumed',
+  'guest_poweroff',
+  'guest_reboot',
+  'woken',
+  'restart_on_failure',
+  'idle',
+  'host_drain',
+  'flush_pending',
+  'recovered',
+  'cold_boot',
+  'suspend_failed',
+  'resume_failed',
+  'vm_died',
+  'guest_panicked',
+  'boot_timeout',
+  'starting_timeout',
+  'restarting_timeout',
+  'suspending_timeout',
+  'start_failed',
+  'disk_full',
+  'disk_error',
+  'guest_agent_silent',
+  'ssh_unavailable',
+  'network_unavailable',
+  'image_missing',
+  'segment_corrupt',
+  'object_store_unavailable',
+  'control_plane_away',
+  'host_lost',
+  'fenced',
+] as const;
+export type VmReasonCode = (typeof VM_REASONS)[number];
+
+/** In addition to the codes above for a problem of the host, its object store or the disk. */
+export const FLUSH_FAILURES = ['flush_failed', 'interrupted', 'vm_gone'] as const;
+export type FlushFailureCode = VmReasonCode | (typeof FLUSH_FAILURES)[number];
 
 const DISK = 'disks/inst_[0-9a-hjkmnp-tv-z]{26}';
 /** A whole flush of an incompressible 1 TiB disk has 177,000 segments. */
@@ -425,3 +470,35 @@ export const ObjectStoreResponse = named('ObjectStoreResponse', {
   mark: nullable(matching('^[\\x21-\\x7e]+$', 200)),
 });
 export type ObjectStoreResponse = Of<typeof ObjectStoreResponse>;
+
+/** Of one call. */
+const PERMISSIONS_MAX = 64;
+
+const Key = matching('^[A-Za-z0-9._/-]+$', 512);
+
+/** What a host without credentials for the bucket may do with single objects: requests to the store that the control plane has signed. */
+export const ObjectRequest = Type.Union([
+  closed({ method: oneOf(['GET', 'HEAD']), key: Key }),
+  /** Creates the object, with exactly these bytes. There are some: see object-store/sign-request.ts. */
+  closed({ method: Type.Literal('PUT'), key: Key, size_bytes: whole(1, 2 ** 25), sha256: Sha256 }),
+]);
+export type ObjectRequest = Of<typeof ObjectRequest>;
+
+export const SignedRequest = named('SignedRequest', {
+  url: matching('^https?://[\\x21-\\x7e]+$', 2_048),
+  /** To be sent as they are; a `range` may be added. Valid for 15 minutes. */
+  headers: listOf(
+    closed({ name: matching('^[a-z0-9-]+$', 64), value: matching('^[\\x20-\\x7e]*$', 8_192) }),
+    32,
+  ),
+});
+export type SignedRequest = Of<typeof SignedRequest>;
+
+export const ObjectPermissionsRequest = named('ObjectPermissionsRequest', {
+  objects: listOf(ObjectRequest, PERMISSIONS_MAX),
+});
+/** In the order of the requests. Null: the host may not do that now. */
+export const ObjectPermissionsResponse = named('ObjectPermissionsResponse', {
+  permissions: listOf(nullable(SignedRequest), PERMISSIONS_MAX),
+});
+export type ObjectPermissionsResponse = Of<typeof ObjectPermissionsResponse>;

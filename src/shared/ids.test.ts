@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { ID_PREFIXES, isId, newId } from './ids.ts';
+import { drawRandom, ID_PREFIXES, isId, newId } from './ids.ts';
 
 const time_ms = fc.nat({ max: 2 ** 48 - 1 });
 
@@ -50,4 +50,14 @@ test('text that is no id is refused', () => {
     assert.equal(isId('inst', bad), false, bad);
   }
   for (const letter of 'ilou\n') assert.equal(isId('inst', good.slice(0, -1) + letter), false);
+});
+
+test('bytes are given out once, over many draws of different sizes', () => {
+  const seen = new Set<string>();
+  for (let n = 0; n < 2_000; n++) {
+    const bytes = drawRandom(n % 2 === 0 ? 12 : 16);
+    assert.equal(bytes.length, n % 2 === 0 ? 12 : 16);
+    seen.add(bytes.subarray(0, 12).toString('hex'));
+  }
+  assert.equal(seen.size, 2_000);
 });

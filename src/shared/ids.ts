@@ -1,5 +1,22 @@
-/** Ids: a prefix that names the kind, and 26 characters that sort by time. */
-import { drawRandom } from './random.ts';
+/** Ids of resources and of requests: a prefix that names the kind, and characters that sort by time, or random ones. */
+import { randomFillSync } from 'node:crypto';
+
+/** Drawn ahead: a system call for a few bytes costs as much as one for thousands. */
+const drawn = Buffer.alloc(4096);
+let drawn_at = drawn.length;
+
+/**
+ * Bytes for ids, each returned once; at most 4096, valid until the next call. Not for secrets: bytes drawn ahead lie in memory for a
+ * while.
+ */
+export function drawRandom(bytes: number): Buffer {
+  if (drawn_at + bytes > drawn.length) {
+    randomFillSync(drawn);
+    drawn_at = 0;
+  }
+  drawn_at += bytes;
+  return drawn.subarray(drawn_at - bytes, drawn_at);
+}
 
 /**
  * Ids are `<prefix>_<26 characters>`: 48 bits of milliseconds and 80 random bits in lower-case Crockford base32, so they sort by
@@ -81,4 +98,9 @@ export function newId<P extends IdPrefix>(prefix: P, now_ms = Date.now()): Id<P>
 
 export function isId<P extends IdPrefix>(prefix: P, value: string): value is Id<P> {
   return value.startsWith(`${prefix}_`) && BODY.test(value.slice(prefix.length + 1));
+}
+
+/** A new request id: `req_` and 96 random bits. */
+export function newRequestId(): string {
+  return `req_${drawRandom(12).toString('hex')}`;
 }

@@ -1,4 +1,4 @@
-import { Semaphore } from './semaphore.ts';
+import { Semaphore } from './concurrency.ts';
 
 /** Work of many parties: at most so many of one party's at a time. The others of that party wait, in the order of their calls. */
 export class Turns<Party> {

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import type { Duplex } from 'node:stream';
 import { test } from 'node:test';
-import { FRAME, offsetBytes, StreamFrames, streamFrame } from '../../src/protocol/exec-stream.ts';
+import { FRAME, offsetBytes, StreamFrames, streamFrame } from '../../src/protocol/exec-types.ts';
 import type { ExecId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';

@@ -1,7 +1,7 @@
 /** A login has all scopes of its role, and keys created with it have no more. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { scopeOfRole } from '../../client/src/role-scopes.ts';
+import { scopeOfRole } from '../../client/src/words.ts';
 import { ROLES } from '../../src/control-plane/db/tables.ts';
 import { apiForFile } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';

@@ -10,7 +10,7 @@ import { sql } from 'kysely';
 import { pathsIn } from '../../src/config/paths.ts';
 import { sealAudit } from '../../src/control-plane/audit/seal-audit.ts';
 import { insertIngress } from '../../src/control-plane/fleet/control-plane-store.ts';
-import { parseJoinToken } from '../../src/protocol/join-token.ts';
+import { parseJoinToken } from '../../src/protocol/protocol.ts';
 import { apiForFile } from '../support/api.ts';
 import { queryOnce } from '../support/database.ts';
 import { assertError } from '../support/expect.ts';

@@ -17,8 +17,13 @@ import { addSecretKey, forgetSecretKey } from '../../src/control-plane/fleet/roo
 import { hashToken } from '../../src/control-plane/identity/tokens.ts';
 import { createInternalApp } from '../../src/control-plane/internal/app.ts';
 import { updateQuotas } from '../../src/control-plane/organisations/quota-store.ts';
-import { ensureSecrets, makeDataFolder, weakFiles, writeSecret } from '../../src/launcher/data-folder.ts';
-import { keepFirstLogin } from '../../src/launcher/first-login.ts';
+import {
+  ensureSecrets,
+  keepFirstLogin,
+  makeDataFolder,
+  weakFiles,
+  writeSecret,
+} from '../../src/launcher/data-folder.ts';
 import { AGENT_PROTOCOL, PROTOCOL_HEADER } from '../../src/protocol/protocol.ts';
 import { allQuotas, QUOTA_DEFAULTS } from '../../src/shared/quotas.ts';
 import { apiForFile } from '../support/api.ts';

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { localLinkWarning } from '../../client/src/local-links.ts';
+import { localLinkWarning } from '../../client/src/words.ts';
 
 test('warns of a link that others cannot open, and names the setting', () => {
   for (const host of ['127.0.0.1:7400', '0.0.0.0:7400', 'localhost:7400', '[::1]', '127.1.2.3'])

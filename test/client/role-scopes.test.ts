@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { scopeOfRole } from '../../client/src/role-scopes.ts';
+import { scopeOfRole } from '../../client/src/words.ts';
 import { ROLES } from '../../src/control-plane/db/tables.ts';
 import { ALL_SCOPES, parseScope, ROLE_SCOPES } from '../../src/control-plane/identity/permissions.ts';
 

@@ -1,7 +1,7 @@
 /** Amounts of use, as the command line and the console show them. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { gibHoursText, hoursText } from '../../client/src/usage-words.ts';
+import { gibHoursText, hoursText } from '../../client/src/usage.ts';
 
 test('a time has at most two units, and never sixty of one', () => {
   assert.deepEqual(

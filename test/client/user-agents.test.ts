@@ -1,7 +1,7 @@
 /** The names of programs in lists of sessions. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { programName } from '../../client/src/user-agents.ts';
+import { programName } from '../../client/src/words.ts';
 
 const MAC = 'Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15 (KHTML, like Gecko)';
 const NAMES = [

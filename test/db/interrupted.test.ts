@@ -7,7 +7,7 @@ import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import { runningServer } from '../../src/launcher/postgres-process.ts';
+import { runningServer } from '../../src/launcher/embedded-postgres.ts';
 import { isAlive } from '../../src/launcher/run-command.ts';
 import { inheritedEnvironment } from '../support/installation.ts';
 import { until } from '../support/waiting.ts';

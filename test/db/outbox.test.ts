@@ -11,8 +11,8 @@ import {
   type PlacedEvent,
   readEvents,
 } from '../../src/control-plane/events/store.ts';
+import { inParallel } from '../../src/shared/concurrency.ts';
 import { type EventId, type InstanceId, newId } from '../../src/shared/ids.ts';
-import { inParallel } from '../../src/shared/in-parallel.ts';
 import { queryOnce, startDatabase, type TestDatabase } from '../support/database.ts';
 
 const CONNECTIONS = 60;

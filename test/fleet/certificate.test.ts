@@ -9,7 +9,7 @@ import { sql } from 'kysely';
 import { findCertificates } from '../../src/control-plane/fleet/control-plane-store.ts';
 import { fingerprintOf } from '../../src/control-plane/fleet/hosts-certificate.ts';
 import { hashToken } from '../../src/control-plane/identity/tokens.ts';
-import { parseJoinToken } from '../../src/protocol/join-token.ts';
+import { parseJoinToken } from '../../src/protocol/protocol.ts';
 import { AnsweringHost } from '../support/answering-host.ts';
 import { type ControlPlaneProcess, FleetLab } from '../support/fleet-lab.ts';
 import { ownPort } from '../support/own-ports.ts';

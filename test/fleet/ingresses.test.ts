@@ -21,10 +21,10 @@ import { addIngress, removeIngress, showIngresses } from '../../src/cli/ingress-
 import { stopIdle } from '../../src/control-plane/vms/stop-vm.ts';
 import { Ingress } from '../../src/ingress/ingress.ts';
 import { ControlPlaneClient } from '../../src/protocol/client.ts';
-import { joinStreams } from '../../src/protocol/join-streams.ts';
-import { parseJoinToken } from '../../src/protocol/join-token.ts';
+import { parseJoinToken } from '../../src/protocol/protocol.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';
+import { joinStreams } from '../../src/shared/streams.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { inheritedEnvironment } from '../support/installation.ts';
 import { ownPort } from '../support/own-ports.ts';

@@ -6,7 +6,7 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { Webhook } from 'standardwebhooks';
-import { parseJoinToken } from '../../src/protocol/join-token.ts';
+import { parseJoinToken } from '../../src/protocol/protocol.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
 import { AnsweringHost } from '../support/answering-host.ts';
 import { type ControlPlaneProcess, FleetLab, untilKnown } from '../support/fleet-lab.ts';

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { readFirstLogin } from '../../src/launcher/first-login.ts';
+import { readFirstLogin } from '../../src/launcher/data-folder.ts';
 import { Cli } from '../support/cli.ts';
 import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';
 import { borrowInstallation, returnInstallation } from '../support/shared-installation.ts';

@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { after, before, describe, test } from 'node:test';
-import { readFirstLogin } from '../../src/launcher/first-login.ts';
+import { readFirstLogin } from '../../src/launcher/data-folder.ts';
 import { Cli, type Running } from '../support/cli.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';

@@ -16,7 +16,7 @@ import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { after, before, describe, test } from 'node:test';
 import { Berth, BerthError, type FileEntry, type Files } from '../../client/src/berth.ts';
-import { readFirstLogin } from '../../src/launcher/first-login.ts';
+import { readFirstLogin } from '../../src/launcher/data-folder.ts';
 import { Cli } from '../support/cli.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';

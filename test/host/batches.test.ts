@@ -11,9 +11,9 @@ import {
 } from '../../src/protocol/client.ts';
 import type { ReportedExec } from '../../src/protocol/exec-types.ts';
 import type { HostFacts, UsedMinute } from '../../src/protocol/host-types.ts';
-import type { ObjectRequest } from '../../src/protocol/object-permissions.ts';
 import { ROUTES } from '../../src/protocol/routes.ts';
 import type { Of } from '../../src/protocol/schemas.ts';
+import type { ObjectRequest } from '../../src/protocol/types.ts';
 import { newId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';
 import { untrustedText } from '../../src/shared/untrusted-text.ts';

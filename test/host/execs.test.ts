@@ -24,7 +24,7 @@ import { qemuArguments } from '../../src/host/vm/qemu-command.ts';
 import { launchVm } from '../../src/host/vm/qemu-process.ts';
 import { prepareRuntimeDir, VM_UID_BASE, VM_UID_COUNT } from '../../src/host/vm/uid.ts';
 import { type VmSpec, vmSockets } from '../../src/host/vm/vm-spec.ts';
-import { FRAME, readOffset, StreamFrames, streamFrame } from '../../src/protocol/exec-stream.ts';
+import { FRAME, readOffset, StreamFrames, streamFrame } from '../../src/protocol/exec-types.ts';
 import { present } from '../../src/shared/assert.ts';
 import { type ExecId, newId } from '../../src/shared/ids.ts';
 import { signalNumber } from '../../src/shared/signal-names.ts';

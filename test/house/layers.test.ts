@@ -157,8 +157,8 @@ test('commands for users speak HTTP through the client only; only commands on th
     'src/shared/errors.ts',
     'src/shared/nearest.ts',
     'src/shared/quotas.ts',
+    'src/shared/streams.ts',
     'src/shared/untrusted-text.ts',
-    'src/shared/write-or-pause.ts',
   ]);
   // Those of the server are loaded when they are typed, and not before.
   assert.deepEqual(

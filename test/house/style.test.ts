@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { test } from 'node:test';
-import { FLUSH_FAILURES, VM_REASONS } from '../../src/protocol/reasons.ts';
+import { FLUSH_FAILURES, VM_REASONS } from '../../src/protocol/types.ts';
 import { ERROR_CODES } from '../../src/shared/errors.ts';
 import { filesBelow, isTest, PROJECT, read } from './imports.ts';
 

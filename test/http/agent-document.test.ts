@@ -2,9 +2,8 @@
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { test } from 'node:test';
-import { fits, problemOfAnswer } from '../../src/protocol/check.ts';
 import { ROUTES } from '../../src/protocol/routes.ts';
-import { Text } from '../../src/protocol/schemas.ts';
+import { fits, problemOfAnswer, Text } from '../../src/protocol/schemas.ts';
 import { DiskHead, HeadResponse } from '../../src/protocol/types.ts';
 import { AGENT_DOCUMENT_PATH, agentDocument } from '../../src/protocol/write-document.ts';
 import { untrustedText } from '../../src/shared/untrusted-text.ts';

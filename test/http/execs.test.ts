@@ -5,8 +5,13 @@ import type { Duplex } from 'node:stream';
 import { describe, test } from 'node:test';
 import { WebSocket } from 'ws';
 import { Berth } from '../../client/src/berth.ts';
-import { FRAME, offsetBytes, StreamFrames, streamFrame } from '../../src/protocol/exec-stream.ts';
-import type { ExecEnd } from '../../src/protocol/exec-types.ts';
+import {
+  type ExecEnd,
+  FRAME,
+  offsetBytes,
+  StreamFrames,
+  streamFrame,
+} from '../../src/protocol/exec-types.ts';
 import { type ExecId, newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import type { Duplex } from 'node:stream';
 import { test } from 'node:test';
-import { FRAME, offsetBytes, streamFrame } from '../../src/protocol/exec-stream.ts';
+import { FRAME, offsetBytes, streamFrame } from '../../src/protocol/exec-types.ts';
 import { type ExecId, newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { McpClient } from '../support/mcp-client.ts';

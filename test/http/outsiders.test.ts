@@ -6,7 +6,7 @@ import { connect } from 'node:net';
 import { test } from 'node:test';
 import { transaction } from '../../src/control-plane/db/pool.ts';
 import { lockInstance } from '../../src/control-plane/instances/store.ts';
-import { FRAME, offsetBytes, streamFrame } from '../../src/protocol/exec-stream.ts';
+import { FRAME, offsetBytes, streamFrame } from '../../src/protocol/exec-types.ts';
 import { newId } from '../../src/shared/ids.ts';
 import { QUOTA_DEFAULTS } from '../../src/shared/quotas.ts';
 import { apiForFile } from '../support/api.ts';

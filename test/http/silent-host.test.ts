@@ -5,7 +5,7 @@ import { sql } from 'kysely';
 import { HostCalls } from '../../src/control-plane/fleet/host-calls.ts';
 import { HostSilence } from '../../src/control-plane/fleet/host-silence.ts';
 import { noOthers } from '../../src/control-plane/fleet/peers.ts';
-import { FRAME, offsetBytes, streamFrame } from '../../src/protocol/exec-stream.ts';
+import { FRAME, offsetBytes, streamFrame } from '../../src/protocol/exec-types.ts';
 import { apiForFile } from '../support/api.ts';
 import { makeExec } from '../support/execs.ts';
 import { assertError } from '../support/expect.ts';

@@ -9,7 +9,7 @@ import { after, describe, test } from 'node:test';
 import { WebSocket } from 'ws';
 import { freeDeleted } from '../../src/control-plane/disks/remove-objects.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
-import { FRAME, offsetBytes, streamFrame } from '../../src/protocol/exec-stream.ts';
+import { FRAME, offsetBytes, streamFrame } from '../../src/protocol/exec-types.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile, startApi, type TestApi } from '../support/api.ts';
 import { makeExec } from '../support/execs.ts';

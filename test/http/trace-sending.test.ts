@@ -1,7 +1,7 @@
 /** Spans reach a collector, and a collector that hangs, fails or is gone costs nothing but spans. */
 import assert from 'node:assert/strict';
 import { type TestContext, test } from 'node:test';
-import type { TracesConfig } from '../../src/config/trace-settings.ts';
+import type { TracesConfig } from '../../src/config/settings.ts';
 import { sendTraces } from '../../src/launcher/send-traces.ts';
 import { inWork, traced } from '../../src/shared/tracing.ts';
 import { logLines } from '../support/log-lines.ts';

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, test } from 'node:test';
 import { claimRootKey, findRootKey } from '../../src/control-plane/fleet/root-key.ts';
-import { refuseWrongKey } from '../../src/launcher/wrong-key.ts';
+import { refuseWrongKey } from '../../src/launcher/start-error.ts';
 import { startDatabase } from '../support/database.ts';
 
 const database = await startDatabase();

@@ -9,7 +9,7 @@ import { ControlPlaneClient } from '../../src/protocol/client.ts';
 import type { IngressRoute, RoutesRequest } from '../../src/protocol/ingress-types.ts';
 import { type InstanceId, newId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';
-import { LISTEN_AT_NAMES } from '../../src/shared/ssh-listen.ts';
+import { LISTEN_AT_NAMES } from '../../src/shared/setting-values.ts';
 import { ownPort } from '../support/own-ports.ts';
 import { dial, HOST, listen, readAll, target } from '../support/sockets.ts';
 import { until } from '../support/waiting.ts';

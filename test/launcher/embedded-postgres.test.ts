@@ -4,8 +4,13 @@ import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import pg from 'pg';
 import { type Paths, pathsIn } from '../../src/config/paths.ts';
-import { type EmbeddedPostgres, startEmbeddedPostgres } from '../../src/launcher/embedded-postgres.ts';
-import { boundLog, runningServer, stopServer } from '../../src/launcher/postgres-process.ts';
+import {
+  boundLog,
+  type EmbeddedPostgres,
+  runningServer,
+  startEmbeddedPostgres,
+  stopServer,
+} from '../../src/launcher/embedded-postgres.ts';
 import { isAlive } from '../../src/launcher/run-command.ts';
 import { copyCluster } from '../support/cluster-template.ts';
 import { until } from '../support/waiting.ts';

@@ -4,7 +4,7 @@ import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { pathsIn } from '../../src/config/paths.ts';
-import { runningServer, stopServer } from '../../src/launcher/postgres-process.ts';
+import { runningServer, stopServer } from '../../src/launcher/embedded-postgres.ts';
 import { announceWhenReady } from '../../src/launcher/ready.ts';
 import { isAlive } from '../../src/launcher/run-command.ts';
 import { configOrRefuse } from '../../src/launcher/start.ts';

@@ -18,7 +18,7 @@ import { Outbound } from '../../src/control-plane/webhooks/outbound/outbound.ts'
 import { type ApiKeyId, newId, type OrgId, type ServiceAccountId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';
 import { Sealer } from '../../src/shared/seal.ts';
-import { LISTEN_AT_NAMES } from '../../src/shared/ssh-listen.ts';
+import { LISTEN_AT_NAMES } from '../../src/shared/setting-values.ts';
 import { LOOPBACK } from './api.ts';
 import { Client } from './client.ts';
 import { startDatabase } from './database.ts';

@@ -29,7 +29,7 @@ import { ControlPlaneClient } from '../../src/protocol/client.ts';
 import type { HostId, InstanceId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';
 import { Sealer } from '../../src/shared/seal.ts';
-import { LISTEN_AT_NAMES } from '../../src/shared/ssh-listen.ts';
+import { LISTEN_AT_NAMES } from '../../src/shared/setting-values.ts';
 import { Client } from './client.ts';
 import { startDatabase, type TestDatabase } from './database.ts';
 import { NO_INSTALLATION } from './no-installation.ts';

@@ -17,7 +17,7 @@ import { hostsCertificate } from '../../src/control-plane/fleet/hosts-certificat
 import { findRootKey } from '../../src/control-plane/fleet/root-key.ts';
 import { hashToken } from '../../src/control-plane/identity/tokens.ts';
 import { makeDataFolder } from '../../src/launcher/data-folder.ts';
-import { composeJoinToken, parseJoinToken } from '../../src/protocol/join-token.ts';
+import { composeJoinToken, parseJoinToken } from '../../src/protocol/protocol.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
 import { startDatabase, type TestDatabase } from './database.ts';
 import { endIfInterrupted } from './interrupted.ts';

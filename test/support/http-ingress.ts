@@ -5,9 +5,8 @@ import { createServer, type IncomingMessage, type RequestListener, type Server }
 import { type AddressInfo, connect, createServer as createTcp, type Socket } from 'node:net';
 import type { TestContext } from 'node:test';
 import { HttpProxy } from '../../src/ingress/http/http-proxy.ts';
-import { HTTP_LIMITS, type HttpLimits } from '../../src/ingress/http/limits.ts';
 import { type Certificate, HttpListener } from '../../src/ingress/http/listener.ts';
-import { problemOf } from '../../src/protocol/check.ts';
+import { HTTP_LIMITS, type HttpLimits } from '../../src/ingress/limits.ts';
 import { type ControlPlaneClient, RequestRefused } from '../../src/protocol/client.ts';
 import {
   type AuthoriseHttpRequest,
@@ -15,6 +14,7 @@ import {
   HttpReport,
   type HttpRoute,
 } from '../../src/protocol/ingress-types.ts';
+import { problemOf } from '../../src/protocol/schemas.ts';
 import { newId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';
 import { TrustedProxies } from '../../src/shared/networks.ts';

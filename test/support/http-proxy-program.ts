@@ -6,8 +6,8 @@
  */
 
 import { HttpProxy } from '../../src/ingress/http/http-proxy.ts';
-import { HTTP_LIMITS } from '../../src/ingress/http/limits.ts';
 import { HttpListener } from '../../src/ingress/http/listener.ts';
+import { HTTP_LIMITS } from '../../src/ingress/limits.ts';
 import type { ControlPlaneClient } from '../../src/protocol/client.ts';
 import { createLog } from '../../src/shared/log.ts';
 import { TrustedProxies } from '../../src/shared/networks.ts';

@@ -30,9 +30,8 @@ import {
   waitForExit,
 } from '../../src/host/vm/process-identity.ts';
 import { findOrphans } from '../../src/host/vm/qemu-process.ts';
-import { runningDatabaseUrl } from '../../src/launcher/embedded-postgres.ts';
-import { readFirstLogin } from '../../src/launcher/first-login.ts';
-import { runningServer, stopServer } from '../../src/launcher/postgres-process.ts';
+import { readFirstLogin } from '../../src/launcher/data-folder.ts';
+import { runningDatabaseUrl, runningServer, stopServer } from '../../src/launcher/embedded-postgres.ts';
 import { endIfInterrupted } from './interrupted.ts';
 import { type OwnPorts, ownPorts } from './own-ports.ts';
 import {

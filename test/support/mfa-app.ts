@@ -19,7 +19,7 @@ import type { Mail } from '../../src/control-plane/mail/send-mails.ts';
 import { Outbound } from '../../src/control-plane/webhooks/outbound/outbound.ts';
 import { newId, type OrgId, type SessionId, type UserId } from '../../src/shared/ids.ts';
 import { Sealer } from '../../src/shared/seal.ts';
-import { LISTEN_AT_NAMES } from '../../src/shared/ssh-listen.ts';
+import { LISTEN_AT_NAMES } from '../../src/shared/setting-values.ts';
 import { startDatabase } from './database.ts';
 import { NO_INSTALLATION } from './no-installation.ts';
 import { RecordingMailbox } from './recording-mailbox.ts';

@@ -14,7 +14,7 @@ import { createInternalApp } from '../../src/control-plane/internal/app.ts';
 import type { InternalContext } from '../../src/control-plane/internal/serve.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launcher/data-folder.ts';
 import { ControlPlaneClient } from '../../src/protocol/client.ts';
-import { parseJoinToken } from '../../src/protocol/join-token.ts';
+import { parseJoinToken } from '../../src/protocol/protocol.ts';
 import { boundHttp, type ConnectionBudget } from '../../src/shared/connection-budget.ts';
 import type { TestApi } from './api.ts';
 import { ScriptedAgent } from './scripted-agent.ts';

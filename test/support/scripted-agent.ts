@@ -7,17 +7,18 @@ import { createHash, randomUUID } from 'node:crypto';
 import { ControlPlaneClient, ControlPlaneUnavailable } from '../../src/protocol/client.ts';
 import type { HostCall } from '../../src/protocol/host-calls.ts';
 import type { DiskReport, HostFacts } from '../../src/protocol/host-types.ts';
-import type { FlushFailureCode, VmReasonCode } from '../../src/protocol/reasons.ts';
 import type {
   Assignment,
   CommitRequest,
   CommitResponse,
+  FlushFailureCode,
   FlushResult,
   MemoryRef,
   Observation,
   PollResponse,
   Reason,
   SegmentRef,
+  VmReasonCode,
 } from '../../src/protocol/types.ts';
 import type { FlushId, InstanceId } from '../../src/shared/ids.ts';
 

@@ -1,7 +1,7 @@
 /** Sends signed requests to a bucket, as they are or bent, as a program that follows no rules. */
 import { createHash } from 'node:crypto';
 import { request } from 'undici';
-import type { ObjectRequest, SignedRequest } from '../../src/protocol/object-permissions.ts';
+import type { ObjectRequest, SignedRequest } from '../../src/protocol/types.ts';
 
 export interface Sent {
   readonly method: string;

@@ -3,9 +3,9 @@ import { once } from 'node:events';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { TestContext } from 'node:test';
-import { problemOf } from '../../src/protocol/check.ts';
 import { ControlPlaneClient } from '../../src/protocol/client.ts';
 import { ROUTES } from '../../src/protocol/routes.ts';
+import { problemOf } from '../../src/protocol/schemas.ts';
 import { present } from '../../src/shared/assert.ts';
 
 export interface StrictControlPlane {

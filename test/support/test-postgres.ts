@@ -8,8 +8,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathsIn } from '../../src/config/paths.ts';
 import { migrate } from '../../src/control-plane/db/migrate.ts';
-import { type EmbeddedPostgres, startEmbeddedPostgres } from '../../src/launcher/embedded-postgres.ts';
-import { runningServer, stopServer } from '../../src/launcher/postgres-process.ts';
+import {
+  type EmbeddedPostgres,
+  runningServer,
+  startEmbeddedPostgres,
+  stopServer,
+} from '../../src/launcher/embedded-postgres.ts';
 import { isAlive } from '../../src/launcher/run-command.ts';
 import { copyCluster } from './cluster-template.ts';
 import { endIfInterrupted } from './interrupted.ts';

@@ -14,14 +14,12 @@ import {
   openFilesLimit,
 } from '../../../src/shared/connection-budget.ts';
 import { contain, endAfterFault } from '../../../src/shared/contain.ts';
-import { AccessTokens } from './access-token.ts';
-import { parsed, sendJson } from './connect-protocol.ts';
 import { Deadlines } from './deadlines.ts';
 import { answerEnvd, ENVD_PATH } from './envd.ts';
 import { Failure, failureOf } from './failures.ts';
 import { type GuestAddress, guestAddressOf, passRequest, passUpgrade, refuseUpgrade } from './guest-ports.ts';
-import { BodyBudget, readBody, SMALL_BODY_BYTES } from './request-body.ts';
-import { instanceIdOf } from './sandbox.ts';
+import { BodyBudget, parsed, readBody, SMALL_BODY_BYTES, sendJson } from './request-body.ts';
+import { AccessTokens, instanceIdOf } from './sandbox.ts';
 import { type CreateBody, Sandboxes } from './sandboxes.ts';
 
 const ENVD_PORT = 49983;

@@ -1,11 +1,8 @@
 /** What E2B's agent in a sandbox, envd, answers: commands, files, and whether it is there. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { type Berth, BerthError } from '../../../client/src/berth.ts';
-import { parsed, sendJson, sendStream, unwrap } from './connect-protocol.ts';
 import { Failure } from './failures.ts';
-import { downloadFile, isForm, MAX_FORM_BYTES, uploadFiles } from './file-content.ts';
-import { FILE_METHODS } from './file-system.ts';
-import { DEFAULT_USER, userOf } from './guest-user.ts';
+import { downloadFile, FILE_METHODS, isForm, MAX_FORM_BYTES, uploadFiles } from './files.ts';
 import {
   type Caller,
   closeInput,
@@ -17,7 +14,8 @@ import {
   sendSignal,
   startProcess,
 } from './processes.ts';
-import { type BodyBudget, readBody } from './request-body.ts';
+import { type BodyBudget, parsed, readBody, sendJson, sendStream, unwrap } from './request-body.ts';
+import { DEFAULT_USER, userOf } from './sandbox.ts';
 
 export const ENVD_PATH = /^\/(?:process\.Process\/\w+|filesystem\.Filesystem\/\w+|files|health)$/;
 const MAX_CALL_BYTES = 16 * 1024 * 1024;

@@ -3,8 +3,8 @@
 import type { AddressInfo } from 'node:net';
 import { parseArgs } from 'node:util';
 import { reportThrows } from '../../../src/shared/contain.ts';
-import { readKey } from './access-token.ts';
 import { Adapter } from './adapter-server.ts';
+import { readKey } from './sandbox.ts';
 
 const USAGE = `Usage: berth-e2b [--listen 127.0.0.1:7420] [--domain DOMAIN] [--key-file FILE]
 

@@ -2,8 +2,7 @@
 import { createHash } from 'node:crypto';
 import { BerthError, type ExecHandle, type VmHandle } from '../../../client/src/berth.ts';
 import { Failure } from './failures.ts';
-import { guestPath } from './guest-user.ts';
-import type { Labels } from './sandbox.ts';
+import { guestPath, type Labels } from './sandbox.ts';
 
 interface Selector {
   readonly process?: { readonly pid?: number };

@@ -1,6 +1,10 @@
-/** The bodies of requests that are held in memory: bounded each, for each caller, and in all. */
+/**
+ * The bodies of requests, held in memory within bounds (each, for each caller, and in all), and the answers of the Connect
+ * protocol.
+ */
+import { once } from 'node:events';
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { Failure } from './failures.ts';
+import { Failure, failureOf } from './failures.ts';
 
 /** Such a body counts nothing. It is also the most that is read before the caller has proved who it is. */
 export const SMALL_BODY_BYTES = 64 * 1024;
@@ -54,4 +58,68 @@ export async function* partsOfBody(request: IncomingMessage, max_bytes: number):
 function tooLarge(max_bytes: number): Failure {
   const most = max_bytes < 2 ** 20 ? `${max_bytes / 2 ** 10} KiB` : `${max_bytes / 2 ** 20} MiB`;
   return new Failure('too_large', `A request here has at most ${most}.`);
+}
+
+const HEAD_BYTES = 5;
+const END_OF_STREAM = 2;
+
+/**
+ * The server's side of the Connect protocol with JSON, which the package `e2b` speaks to a sandbox: a unary call is a POST of
+ * JSON; a stream answers envelopes of a flag byte, four bytes of length and JSON, and the last one has the flag 2.
+ */
+export function sendJson(response: ServerResponse, status: number, body: unknown): void {
+  response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
+}
+
+/** The one message of a stream's request. @throws Failure invalid_argument */
+export function unwrap(body: Buffer): unknown {
+  if (body.length < HEAD_BYTES || body[0] !== 0 || body.readUInt32BE(1) !== body.length - HEAD_BYTES)
+    throw new Failure('invalid_argument', 'The request is not one uncompressed message of JSON.');
+  return parsed(body.subarray(HEAD_BYTES));
+}
+
+/** An object of JSON. @throws Failure invalid_argument */
+export function parsed(body: Buffer): Readonly<Record<string, unknown>> {
+  let value: unknown = {};
+  try {
+    if (body.length > 0) value = JSON.parse(body.toString('utf8'));
+  } catch (cause) {
+    throw new Failure('invalid_argument', 'The request is not JSON.', { cause });
+  }
+  if (typeof value === 'object' && value !== null && !Array.isArray(value))
+    return value as Record<string, unknown>;
+  throw new Failure('invalid_argument', 'The request is not an object of JSON.');
+}
+
+function envelope(flags: number, message: unknown): Buffer {
+  const text = Buffer.from(JSON.stringify(message));
+  const head = Buffer.alloc(HEAD_BYTES);
+  head.writeUInt8(flags);
+  head.writeUInt32BE(text.length, 1);
+  return Buffer.concat([head, text]);
+}
+
+/** Sends the messages, and `idle` whenever none came for `idle_ms`. `gone`: the caller has disconnected. */
+export async function sendStream(
+  response: ServerResponse,
+  messages: AsyncIterable<unknown>,
+  { idle, idle_ms, gone }: { readonly idle: unknown; readonly idle_ms: number; readonly gone: AbortSignal },
+): Promise<void> {
+  response.writeHead(200, { 'content-type': 'application/connect+json' });
+  response.flushHeaders();
+  // A caller that does not read needs no sign of life.
+  const timer = setInterval(() => response.writableNeedDrain || response.write(envelope(0, idle)), idle_ms);
+  try {
+    for await (const message of messages) {
+      timer.refresh();
+      if (!response.write(envelope(0, message))) await once(response, 'drain', { signal: gone });
+    }
+    response.end(envelope(END_OF_STREAM, {}));
+  } catch (error) {
+    if (gone.aborted) return;
+    const { connect_code, message } = failureOf(error);
+    response.end(envelope(END_OF_STREAM, { error: { code: connect_code, message } }));
+  } finally {
+    clearInterval(timer);
+  }
 }

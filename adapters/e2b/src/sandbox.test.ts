@@ -4,15 +4,25 @@ import { mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { AccessTokens, readKey } from './access-token.ts';
-import { unwrap } from './connect-protocol.ts';
 import { Failure } from './failures.ts';
-import { entriesOf } from './file-system.ts';
-import { fieldsForGuest } from './guest-fields.ts';
-import { guestAddressOf } from './guest-ports.ts';
-import { guestPath, profileOf, userOf } from './guest-user.ts';
+import { entriesOf } from './files.ts';
+import { fieldsForGuest, guestAddressOf } from './guest-ports.ts';
 import { endOfExec, pidOf } from './processes.ts';
-import { endIn, endOf, instanceIdOf, labelsOf, metadataOf, onTimeoutOf, sandboxIdOf } from './sandbox.ts';
+import { unwrap } from './request-body.ts';
+import {
+  AccessTokens,
+  endIn,
+  endOf,
+  guestPath,
+  instanceIdOf,
+  labelsOf,
+  metadataOf,
+  onTimeoutOf,
+  profileOf,
+  readKey,
+  sandboxIdOf,
+  userOf,
+} from './sandbox.ts';
 
 const SANDBOX = '01h2xcejqtf2nbrexx3vqjhp41';
 const isFailure = (code: string) => (error: unknown) => error instanceof Failure && error.code === code;

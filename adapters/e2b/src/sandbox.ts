@@ -8,7 +8,10 @@
  * Metadata are labels too, under their own names. A template is an instance with the label `e2b-template`; a sandbox that gets it
  * lasts, and is not killed.
  */
-import type { Instance, VmState } from '../../../client/src/berth.ts';
+import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
+import { closeSync, openSync, readFileSync, writeSync } from 'node:fs';
+import { posix } from 'node:path';
+import type { Instance, VmHandle, VmState } from '../../../client/src/berth.ts';
 import { Failure } from './failures.ts';
 
 export const SANDBOX_LABEL = 'e2b-sandbox';
@@ -107,4 +110,98 @@ export function viewOf(instance: Instance) {
     envdVersion: ENVD_VERSION,
     metadata: metadataOf(labels),
   };
+}
+
+export const DEFAULT_USER = 'user';
+const ENVIRONMENT_FILE = '/etc/profile.d/e2b-environment.sh';
+
+/** As in E2B's templates: a user `user` with a home, who may do everything where sudo is installed. */
+const PREPARE = `
+id -u ${DEFAULT_USER} >/dev/null 2>&1 || useradd --create-home --shell /bin/bash ${DEFAULT_USER} || exit
+if [ -d /etc/sudoers.d ]; then echo '${DEFAULT_USER} ALL=(ALL:ALL) NOPASSWD: ALL' >/etc/sudoers.d/${DEFAULT_USER}; fi
+cat >${ENVIRONMENT_FILE}
+`;
+
+/** @param profile from `profileOf` */
+export async function prepareGuest(vm: VmHandle, profile: string): Promise<void> {
+  const { exit_code, stderr } = await vm.exec(['sh', '-c', PREPARE], { input: profile });
+  if (exit_code !== 0) throw new Failure('internal', `The guest could not be prepared: ${stderr}`);
+}
+
+/** Login shells read it, which all commands of E2B are. A command's own variables win. */
+export function profileOf(environment: Labels): string {
+  return Object.entries(environment)
+    .map(([name, value]) => {
+      if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(name) || typeof value !== 'string' || value.includes('\0'))
+        throw new Failure('invalid_argument', `${name} cannot be an environment variable.`);
+      return `[ -n "\${${name}+x}" ] || export ${name}='${value.replaceAll("'", `'\\''`)}'\n`;
+    })
+    .join('');
+}
+
+/** The user of `Authorization: Basic USER:`. */
+export function userOf(authorization: string | undefined): string {
+  const [, encoded = ''] = /^Basic ([A-Za-z0-9+/=]+)$/.exec(authorization ?? '') ?? [];
+  return Buffer.from(encoded, 'base64').toString('utf8').split(':')[0] || DEFAULT_USER;
+}
+
+/** Absolute; relative paths and `~` begin at the user's home. */
+export function guestPath(user: string, path: string): string {
+  const home = user === 'root' ? '/root' : `/home/${user}`;
+  return posix.resolve(home, path.replace(/^~(?=\/|$)/, '.'));
+}
+
+const CIPHER = 'aes-256-gcm';
+const KEY_BYTES = 32;
+const NONCE_BYTES = 12;
+const TAG_BYTES = 16;
+const MAX_TOKEN_CHARACTERS = 4096;
+
+/**
+ * The access token of a sandbox. The package `e2b` sends it, and not the API key, with commands and files. It is the API key,
+ * encrypted for one sandbox: so the adapter keeps no list of tokens, a token of one sandbox opens no other, and a revoked API
+ * key revokes them all.
+ */
+export class AccessTokens {
+  readonly #key: Buffer;
+  constructor(key: Buffer) {
+    if (key.length !== KEY_BYTES) throw new Error(`The key has ${key.length} bytes instead of ${KEY_BYTES}.`);
+    this.#key = key;
+  }
+
+  seal(sandbox_id: string, api_key: string): string {
+    const nonce = randomBytes(NONCE_BYTES);
+    const cipher = createCipheriv(CIPHER, this.#key, nonce).setAAD(Buffer.from(sandbox_id));
+    const sealed = Buffer.concat([cipher.update(api_key, 'utf8'), cipher.final()]);
+    return Buffer.concat([nonce, cipher.getAuthTag(), sealed]).toString('base64url');
+  }
+
+  /** Returns the API key. @throws Failure unauthenticated */
+  open(sandbox_id: string, token: string): string {
+    const bytes = Buffer.from(token.slice(0, MAX_TOKEN_CHARACTERS), 'base64url');
+    try {
+      const nonce = bytes.subarray(0, NONCE_BYTES);
+      const decipher = createDecipheriv(CIPHER, this.#key, nonce, { authTagLength: TAG_BYTES });
+      decipher.setAAD(Buffer.from(sandbox_id));
+      decipher.setAuthTag(bytes.subarray(NONCE_BYTES, NONCE_BYTES + TAG_BYTES));
+      const sealed = bytes.subarray(NONCE_BYTES + TAG_BYTES);
+      return Buffer.concat([decipher.update(sealed), decipher.final()]).toString('utf8');
+    } catch (cause) {
+      const message = 'The access token is not valid for this sandbox. Sandbox.connect() returns a new one.';
+      throw new Failure('unauthenticated', message, { cause });
+    }
+  }
+}
+
+/** The key in `path`, which is made if there is none; without a path one that ends with this process. */
+export function readKey(path: string | undefined): Buffer {
+  if (path === undefined) return randomBytes(KEY_BYTES);
+  try {
+    const file = openSync(path, 'wx', 0o600);
+    writeSync(file, randomBytes(KEY_BYTES));
+    closeSync(file);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
+  }
+  return readFileSync(path);
 }

@@ -1,17 +1,18 @@
 /** E2B's control API: a sandbox is created, found, paused, resumed and killed. Each call acts with the caller's API key. */
 import { randomBytes } from 'node:crypto';
 import { type Berth, BerthError, type Instance } from '../../../client/src/berth.ts';
-import type { AccessTokens } from './access-token.ts';
 import type { Deadlines } from './deadlines.ts';
 import { Failure } from './failures.ts';
-import { prepareGuest, profileOf } from './guest-user.ts';
 import {
+  type AccessTokens,
   ENVD_VERSION,
   endIn,
   endOf,
   instanceIdOf,
   type Labels,
   labelsOf,
+  prepareGuest,
+  profileOf,
   SANDBOX_LABEL,
   sandboxIdOf,
   stateOf,

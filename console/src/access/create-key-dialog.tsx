@@ -1,7 +1,7 @@
 /** The dialog that creates an API key and shows it once. */
 import type { CreateApiKeyRequest } from '../../../client/src/berth.ts';
 import type { CreateApiKeyResponse, ServiceAccount } from '../../../client/src/generated.ts';
-import { scopeOfRole } from '../../../client/src/role-scopes.ts';
+import { scopeOfRole } from '../../../client/src/words.ts';
 import { call } from '../api.ts';
 import { role } from '../live/membership.ts';
 import { Field, Select } from '../ui/field.tsx';

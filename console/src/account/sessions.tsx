@@ -1,6 +1,6 @@
 /** The user's sessions. */
 import { useState } from 'preact/hooks';
-import { programName } from '../../../client/src/user-agents.ts';
+import { programName } from '../../../client/src/words.ts';
 import { call } from '../api.ts';
 import { plural } from '../format.ts';
 import { logout } from '../session.ts';

@@ -1,7 +1,7 @@
 /** The columns of the list of instances: what each shows, and what it is sorted by. The name is always shown. */
 import type { ComponentChildren } from 'preact';
 import type { Instance } from '../../../client/src/berth.ts';
-import { durationText } from '../../../client/src/durations.ts';
+import { durationText } from '../../../client/src/words.ts';
 import { readChoice, writeChoice } from '../choices.ts';
 import { mebibytes } from '../format.ts';
 import { Labels } from '../instance/labels.tsx';

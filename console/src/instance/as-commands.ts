@@ -2,12 +2,13 @@
  * What a form holds, as commands for a POSIX shell: of `berth`, and of curl with the key in $BERTH_API_KEY. Values that are the
  * API's defaults are left out. Pure.
  */
-import { durationText } from '../../../client/src/durations.ts';
+
 import type {
   ChangeInstanceRequest,
   CreateInstanceRequest,
   Instance,
 } from '../../../client/src/generated.ts';
+import { durationText } from '../../../client/src/words.ts';
 
 export interface Commands {
   readonly cli: string;

@@ -1,5 +1,5 @@
 /** A duration as the command line takes it, or nothing for never. */
-import { DURATION_EXAMPLES, durationText, readDuration } from '../../../client/src/durations.ts';
+import { DURATION_EXAMPLES, durationText, readDuration } from '../../../client/src/words.ts';
 import { Field } from '../ui/field.tsx';
 import { FieldError } from '../ui/validity.ts';
 

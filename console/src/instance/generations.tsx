@@ -1,7 +1,7 @@
 /** A timeline of the disk's generations, newest first. Each can be restored or forked. */
 import { useEffect, useState } from 'preact/hooks';
 import type { Generation, Instance } from '../../../client/src/berth.ts';
-import { durationText } from '../../../client/src/durations.ts';
+import { durationText } from '../../../client/src/words.ts';
 import { call } from '../api.ts';
 import { attempt } from '../attempt.ts';
 import { bytes, exactly } from '../format.ts';

@@ -1,7 +1,7 @@
 /** How to connect, what is saved, and the VM's usage. */
 import type { ComponentChildren } from 'preact';
 import type { Instance } from '../../../client/src/berth.ts';
-import { durationText } from '../../../client/src/durations.ts';
+import { durationText } from '../../../client/src/words.ts';
 import { bytes } from '../format.ts';
 import { instances } from '../live/instances.ts';
 import { Section } from '../ui/page.tsx';

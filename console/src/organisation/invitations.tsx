@@ -1,7 +1,7 @@
 /** Invitations: by mail, or by a link to pass on if the server sends no mail. */
 import { useState } from 'preact/hooks';
 import type { Invitation, ListedInvitation } from '../../../client/src/generated.ts';
-import { localLinkWarning } from '../../../client/src/local-links.ts';
+import { localLinkWarning } from '../../../client/src/words.ts';
 import { call } from '../api.ts';
 import { org } from '../live/membership.ts';
 import { sendsMail } from '../settings.ts';

@@ -4,7 +4,7 @@
  */
 import { useState } from 'preact/hooks';
 import type { DeviceLogin } from '../../../client/src/generated.ts';
-import { programName } from '../../../client/src/user-agents.ts';
+import { programName } from '../../../client/src/words.ts';
 import { call } from '../api.ts';
 import { user } from '../session.ts';
 import { Button } from '../ui/button.tsx';

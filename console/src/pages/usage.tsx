@@ -2,7 +2,7 @@
 import { signal } from '@preact/signals';
 import { useState } from 'preact/hooks';
 import type { Usage } from '../../../client/src/berth.ts';
-import { addUsage, usageByInstance } from '../../../client/src/usage-sums.ts';
+import { addUsage, usageByInstance } from '../../../client/src/usage.ts';
 import { berth } from '../api.ts';
 import { instances, MAX_INSTANCES } from '../live/instances.ts';
 import { Chart } from '../ui/chart.tsx';

@@ -1,5 +1,5 @@
 /** Where the parts of a chart over time stand: ticks with their labels, gaps, the point that is meant. Pure. */
-import { gibHoursText, hoursText } from '../../../client/src/usage-words.ts';
+import { gibHoursText, hoursText } from '../../../client/src/usage.ts';
 import { bytes } from '../format.ts';
 
 export interface Point {

@@ -1,6 +1,6 @@
 /** The hours or days of a range, and what the organisation used in each. Pure. */
 import type { Usage } from '../../../client/src/berth.ts';
-import { addUsage } from '../../../client/src/usage-sums.ts';
+import { addUsage } from '../../../client/src/usage.ts';
 import type { Point, Unit } from '../ui/chart-scale.ts';
 
 export const HOUR_MS = 3_600_000;

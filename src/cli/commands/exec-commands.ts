@@ -1,6 +1,6 @@
 /** Execs: commands in guests that outlive this process. */
 import type { Berth, Exec, Instance } from '../../../client/src/berth.ts';
-import { durationText } from '../../../client/src/durations.ts';
+import { durationText } from '../../../client/src/words.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
 import { durationOption } from '../duration.ts';

@@ -1,6 +1,6 @@
 /** `berth exec --json`: a command whose whole result is printed at its end, by `POST …/vm/exec`. */
 import type { Answer } from '../../../client/src/berth.ts';
-import { durationText } from '../../../client/src/durations.ts';
+import { durationText } from '../../../client/src/words.ts';
 import type { Call } from '../command.ts';
 import { UsageError } from '../command-error.ts';
 import { durationOption } from '../duration.ts';

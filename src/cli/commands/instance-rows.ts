@@ -1,6 +1,6 @@
 /** An instance as lines for people. The rows of settings are called like the options that set them. */
 import type { Instance } from '../../../client/src/berth.ts';
-import { durationText } from '../../../client/src/durations.ts';
+import { durationText } from '../../../client/src/words.ts';
 import { SSH_USER } from '../connection-details.ts';
 import { savedState } from '../saved-state.ts';
 import { bytes, plural, when } from '../table.ts';

@@ -1,6 +1,6 @@
 /** `berth invitation …`. Where the server sends no mail, the inviter passes the link on. */
 import type { ListedInvitation } from '../../../client/src/generated.ts';
-import { localLinkWarning } from '../../../client/src/local-links.ts';
+import { localLinkWarning } from '../../../client/src/words.ts';
 import { type Call, type Command, PROOF } from '../command.ts';
 import { CommandError } from '../command-error.ts';
 import { EXIT } from '../exit-codes.ts';

@@ -1,6 +1,6 @@
 /** `berth session …`: where the account is logged in with its password or a passkey. */
 import type { Session } from '../../../client/src/generated.ts';
-import { programName } from '../../../client/src/user-agents.ts';
+import { programName } from '../../../client/src/words.ts';
 import { type Call, type Command, PROOF } from '../command.ts';
 import { UsageError } from '../command-error.ts';
 import { collect, findNamed, type Kind } from '../reading.ts';

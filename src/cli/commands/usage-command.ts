@@ -1,7 +1,6 @@
 /** berth usage: what each instance used, in total, by the day or by the hour. */
 import type { Usage } from '../../../client/src/berth.ts';
-import { usageByInstance } from '../../../client/src/usage-sums.ts';
-import { gibHoursText, hoursText } from '../../../client/src/usage-words.ts';
+import { gibHoursText, hoursText, usageByInstance } from '../../../client/src/usage.ts';
 import type { Call, Command } from '../command.ts';
 import { timeOption } from '../duration.ts';
 import { collect } from '../reading.ts';

@@ -11,8 +11,8 @@
  * Invariants: one sealer at a time; each organisation's numbers have no gap. Formulas: seal-audit.ts.
  */
 import { rfc3339 } from '../../shared/clock.ts';
+import { Signal } from '../../shared/concurrency.ts';
 import { type AuditId, newId, type OrgId } from '../../shared/ids.ts';
-import { Signal } from '../../shared/signal.ts';
 import { afterCommit, type Db, type Tx, transaction } from '../db/pool.ts';
 import { type AuditEntry, AuditMacs, NO_MAC } from './seal-audit.ts';
 import {

@@ -18,8 +18,8 @@ import {
   ObjectRangeError,
   type ObjectStore,
 } from '../../object-store/object-store.ts';
+import { inParallel } from '../../shared/concurrency.ts';
 import { errnoOf } from '../../shared/errors.ts';
-import { inParallel } from '../../shared/in-parallel.ts';
 import { BackupError, type BackupImage, type BackupObject } from './manifest.ts';
 import { fileSha256 } from './table-data.ts';
 

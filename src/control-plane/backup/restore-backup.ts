@@ -7,9 +7,13 @@ import { join } from 'node:path';
 import type { Config } from '../../config/config.ts';
 import { type Paths, pathsIn } from '../../config/paths.ts';
 import { isImageStored, type StoredImage } from '../../disk-format/image-objects.ts';
-import { makeDataFolder, UNFINISHED_RESTORE, writeSecret } from '../../launcher/data-folder.ts';
+import {
+  lockDataFolder,
+  makeDataFolder,
+  UNFINISHED_RESTORE,
+  writeSecret,
+} from '../../launcher/data-folder.ts';
 import { startEmbeddedPostgres } from '../../launcher/embedded-postgres.ts';
-import { lockDataFolder } from '../../launcher/single.ts';
 import type { ObjectStore } from '../../object-store/object-store.ts';
 import { openStore } from '../../object-store/open-store.ts';
 import { readMark } from '../../object-store/store-mark.ts';

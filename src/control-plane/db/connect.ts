@@ -5,7 +5,7 @@
  */
 import pg from 'pg';
 import { assert } from '../../shared/assert.ts';
-import { serverUrls } from '../../shared/database-url.ts';
+import { serverUrls } from '../../shared/setting-values.ts';
 
 const INT8_OID = 20;
 const NUMERIC_OID = 1700;

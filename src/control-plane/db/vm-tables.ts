@@ -1,7 +1,6 @@
 /** The tables of VMs: their boots, memory, metrics, flushes and consoles. */
 import type { ColumnType, Generated } from 'kysely';
-import type { VmReasonCode } from '../../protocol/reasons.ts';
-import type { MemoryRef } from '../../protocol/types.ts';
+import type { MemoryRef, VmReasonCode } from '../../protocol/types.ts';
 import type {
   ApiKeyId,
   ExecId,

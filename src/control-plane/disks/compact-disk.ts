@@ -17,8 +17,8 @@ import { writeMap } from '../../disk-format/map-object.ts';
 import { Relocations, SegmentRewriter } from '../../disk-format/rewrite-segments.ts';
 import type { ObjectStore } from '../../object-store/object-store.ts';
 import type { MapRef } from '../../protocol/types.ts';
+import { inSlices } from '../../shared/concurrency.ts';
 import type { InstanceId } from '../../shared/ids.ts';
-import { inSlices } from '../../shared/in-parallel.ts';
 import type { Log } from '../../shared/log.ts';
 import type { Db } from '../db/pool.ts';
 import {

@@ -2,8 +2,9 @@
  * The outbox's producer side. An event is inserted in the transaction that makes it true, and never otherwise. The
  * dispatcher gives it a position and hands it to the consumers. `sequence` is the order of one instance's events.
  */
+
+import { Signal } from '../../shared/concurrency.ts';
 import { type EventId, type InstanceId, newId, type OrgId, type UserId } from '../../shared/ids.ts';
-import { Signal } from '../../shared/signal.ts';
 import { afterCommit, type Tx } from '../db/pool.ts';
 import type { EventType, PrivateEventType } from './model.ts';
 import { insertEvent, nextSequence } from './store.ts';

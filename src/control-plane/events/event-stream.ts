@@ -12,10 +12,10 @@
  */
 import { Readable } from 'node:stream';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+import { Signal } from '../../shared/concurrency.ts';
 import { AppError, invalid } from '../../shared/errors.ts';
 import { isId } from '../../shared/ids.ts';
 import { pause } from '../../shared/retry.ts';
-import { Signal } from '../../shared/signal.ts';
 import type { NotifyHub, Topic } from '../db/notify.ts';
 import type { Db } from '../db/pool.ts';
 import { principalOf, reauthorise } from '../http/access.ts';

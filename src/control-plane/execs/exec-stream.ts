@@ -4,13 +4,12 @@
  */
 import type { Duplex } from 'node:stream';
 import { type RawData, WebSocket } from 'ws';
-import { fits } from '../../protocol/check.ts';
-import { FRAME, readOffset, type StreamFrame, streamFrame } from '../../protocol/exec-stream.ts';
-import { ReportedExec } from '../../protocol/exec-types.ts';
+import { FRAME, ReportedExec, readOffset, type StreamFrame, streamFrame } from '../../protocol/exec-types.ts';
+import { fits } from '../../protocol/schemas.ts';
 import { AppError, invalid } from '../../shared/errors.ts';
 import { type ExecId, type InstanceId, isId } from '../../shared/ids.ts';
 import { signalNumber } from '../../shared/signal-names.ts';
-import { writeOrPause } from '../../shared/write-or-pause.ts';
+import { writeOrPause } from '../../shared/streams.ts';
 import { CLOSE } from '../http/connections.ts';
 import { EXEC_TICKET_PREFIX } from '../identity/tokens.ts';
 import { findInstance } from '../instances/store.ts';

@@ -2,20 +2,18 @@
 import { type Duplex, Readable } from 'node:stream';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { type TSchema, Type } from 'typebox';
-import { fits } from '../../protocol/check.ts';
 import {
   FRAME,
-  MalformedStreamError,
-  readOffset,
-  type StreamFrame,
-  StreamFrames,
-} from '../../protocol/exec-stream.ts';
-import {
   INPUT_BYTES,
+  MalformedStreamError,
   OUTPUT_KEPT_BYTES,
   OUTPUTS_KEPT_BYTES,
   ReportedExec,
+  readOffset,
+  type StreamFrame,
+  StreamFrames,
 } from '../../protocol/exec-types.ts';
+import { fits } from '../../protocol/schemas.ts';
 import { AppError, errnoOf, invalid } from '../../shared/errors.ts';
 import type { AppContext } from '../context.ts';
 import { principalOf, reauthorise } from '../http/access.ts';

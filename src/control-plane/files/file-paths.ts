@@ -2,10 +2,9 @@
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { PATH_BYTES } from '../../protocol/exec-types.ts';
-import { FILE_TYPES, type FileFields } from '../../protocol/file-stream.ts';
+import { decodePath, encodePath, FILE_TYPES, type FileFields } from '../../protocol/file-stream.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import { invalid } from '../../shared/errors.ts';
-import { decodePath, encodePath } from '../../shared/path-bytes.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
 import { FILE_MODE_PATTERN, NO_NUL_PATTERN } from '../http/errors.ts';
 import { named, nullable, oneOf, Time } from '../http/schemas.ts';

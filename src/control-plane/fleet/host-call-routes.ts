@@ -4,12 +4,11 @@ import type { Duplex } from 'node:stream';
 import type { FastifyInstance } from 'fastify';
 import { POLL_HOLD_MS } from '../../protocol/client.ts';
 import { type CallAnswer, CONSOLE_PROTOCOL, consoleStreamPath } from '../../protocol/host-calls.ts';
-import { joinStreams } from '../../protocol/join-streams.ts';
 import { AGENT_PROTOCOL, PROTOCOL_HEADER, protocolOf, refusalBody } from '../../protocol/protocol.ts';
 import { ROUTES } from '../../protocol/routes.ts';
 import { AppError, RETRY_LATER_S } from '../../shared/errors.ts';
-import type { HostId, InstanceId } from '../../shared/ids.ts';
-import { newRequestId } from '../../shared/request-id.ts';
+import { type HostId, type InstanceId, newRequestId } from '../../shared/ids.ts';
+import { joinStreams } from '../../shared/streams.ts';
 import { disconnectSignal } from '../http/connections.ts';
 import { refuseUpgrade } from '../http/errors.ts';
 import {

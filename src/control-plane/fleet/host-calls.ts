@@ -13,7 +13,6 @@
 import { randomUUID } from 'node:crypto';
 import { EventEmitter } from 'node:events';
 import type { Duplex } from 'node:stream';
-import { fits } from '../../protocol/check.ts';
 import {
   CALL_SINCE,
   CALLS_MAX,
@@ -23,6 +22,7 @@ import {
   RESULTS,
 } from '../../protocol/host-calls.ts';
 import { AGENT_PROTOCOL } from '../../protocol/protocol.ts';
+import { fits } from '../../protocol/schemas.ts';
 import { AppError, type ErrorCode, RETRY_LATER_S } from '../../shared/errors.ts';
 import type { HostId } from '../../shared/ids.ts';
 import { traceContext, traced } from '../../shared/tracing.ts';

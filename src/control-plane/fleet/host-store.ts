@@ -1,7 +1,7 @@
 /** Rows of hosts: their facts, slots, use and leases. */
 import { sql } from 'kysely';
-import { fits } from '../../protocol/check.ts';
 import { HostFacts } from '../../protocol/host-types.ts';
+import { fits } from '../../protocol/schemas.ts';
 import { DEFAULT_LEASE_MS } from '../../protocol/types.ts';
 import { type HostId, type InstanceId, newId, type OrgId, type VmId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';

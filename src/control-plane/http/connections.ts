@@ -9,7 +9,7 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import { type RawData, WebSocket } from 'ws';
 import { AppError, errnoOf } from '../../shared/errors.ts';
 import type { OrgId } from '../../shared/ids.ts';
-import { writeOrPause } from '../../shared/write-or-pause.ts';
+import { writeOrPause } from '../../shared/streams.ts';
 
 /** Aborts when the caller disconnects, or has its answer; aborted already if that has happened before. */
 export function disconnectSignal({ raw, request }: FastifyReply): AbortSignal {

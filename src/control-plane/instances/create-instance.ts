@@ -6,7 +6,7 @@ import { AppError, invalid, RETRY_LATER_S } from '../../shared/errors.ts';
 import { type InstanceId, newId } from '../../shared/ids.ts';
 import type { QuotaLimits } from '../../shared/quotas.ts';
 import type { RestartPolicy } from '../../shared/restart-policy.ts';
-import { listenAddress, type SshListen } from '../../shared/ssh-listen.ts';
+import { listenAddress, type SshListen } from '../../shared/setting-values.ts';
 import { notify } from '../db/notify.ts';
 import { type Tx, violates } from '../db/pool.ts';
 import type { ForkedFrom } from '../db/tables.ts';

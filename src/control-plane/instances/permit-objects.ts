@@ -8,7 +8,7 @@
  *   the VM resumes from; images of the host's disks; the store's mark.
  */
 import { createHash } from 'node:crypto';
-import type { ObjectRequest } from '../../protocol/object-permissions.ts';
+import type { ObjectRequest } from '../../protocol/types.ts';
 import type { HostId, InstanceId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';
 import { heldHere, memoryOf, type WritablePlacement, writableHere } from '../disks/segment-store.ts';

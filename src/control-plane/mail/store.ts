@@ -4,10 +4,10 @@
  * of mails to an address and by an organisation, which are counted in the database, so that all processes share them.
  */
 import { sql } from 'kysely';
+import { Signal } from '../../shared/concurrency.ts';
 import { AppError } from '../../shared/errors.ts';
 import { type MailId, newId, type OrgId, type UserId } from '../../shared/ids.ts';
 import type { Sealer } from '../../shared/seal.ts';
-import { Signal } from '../../shared/signal.ts';
 import { afterCommit, type Tx } from '../db/pool.ts';
 import type { Mail } from './send-mails.ts';
 

@@ -87,7 +87,7 @@ export function registerMcp(app: App, { public_url, log }: AppContext, limits: R
       const more = Array.isArray(request.body) ? request.body.length - 1 : 0;
       if (more > 0) limits.countPrincipal(principalOf(request), reply, more);
       // Its schemas take memory that few installations need.
-      const { answerMcp } = await import('../../mcp/answer-mcp.ts');
+      const { answerMcp } = await import('../../mcp/mcp-server.ts');
       const gone = disconnectSignal(reply);
       const fetch = innerFetch(app as never, request, gone);
       const response = await answerMcp(webRequest(request, public_url, gone), {

@@ -2,7 +2,7 @@
  * Makes a notification's content and audience from an event. Pure. Most events raise none. The texts contain names that
  * people chose, and never a secret.
  */
-import { programName } from '../../../client/src/user-agents.ts';
+import { programName } from '../../../client/src/words.ts';
 import type { OrgId } from '../../shared/ids.ts';
 import type { EventType, PrivateEventType } from '../events/model.ts';
 import type { NumberedEvent } from '../events/store.ts';

@@ -1,6 +1,5 @@
 /** The row change that an observation causes. Pure. */
-import type { VmReasonCode } from '../../protocol/reasons.ts';
-import type { Observation } from '../../protocol/types.ts';
+import type { Observation, VmReasonCode } from '../../protocol/types.ts';
 import { present } from '../../shared/assert.ts';
 import { type HostId, isId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';

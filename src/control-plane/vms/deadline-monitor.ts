@@ -1,6 +1,5 @@
 /** Ends states that do not last: the deadlines of VMs, kept in the database, and what a VM fails with. */
-import type { VmReasonCode } from '../../protocol/reasons.ts';
-import type { Reason } from '../../protocol/types.ts';
+import type { Reason, VmReasonCode } from '../../protocol/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, databaseTime, type Tx, transaction } from '../db/pool.ts';
 import { lockInstance, SavedHead } from '../instances/store.ts';

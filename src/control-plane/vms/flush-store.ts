@@ -1,7 +1,6 @@
 /** Requested flushes and their outcomes. */
 import { sql } from 'kysely';
-import type { FlushFailureCode } from '../../protocol/reasons.ts';
-import type { Reason } from '../../protocol/types.ts';
+import type { FlushFailureCode, Reason } from '../../protocol/types.ts';
 import type { FlushId, HostId, InstanceId, VmId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';
 import type { FlushReceipt } from './flush-vm.ts';

@@ -2,8 +2,13 @@
  * Requested flushes. An instance has at most one queued and one running flush. A caller joins the queued one, never the
  * running one, so its receipt covers everything written before the call.
  */
-import type { FlushFailureCode } from '../../protocol/reasons.ts';
-import type { FlushFailure, FlushReport, FlushResult, Reason } from '../../protocol/types.ts';
+import type {
+  FlushFailure,
+  FlushFailureCode,
+  FlushReport,
+  FlushResult,
+  Reason,
+} from '../../protocol/types.ts';
 import { present } from '../../shared/assert.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import { AppError } from '../../shared/errors.ts';

@@ -2,7 +2,7 @@
  * What start, stop, restart and suspend share. Each holds the instance's lock, checks the state table, writes the wanted
  * state in the caller's transaction, and wakes the host: its agent does the rest.
  */
-import type { VmReasonCode } from '../../protocol/reasons.ts';
+import type { VmReasonCode } from '../../protocol/types.ts';
 import { present } from '../../shared/assert.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { InstanceId, VmId } from '../../shared/ids.ts';

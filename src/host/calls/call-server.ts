@@ -2,7 +2,7 @@
  * Executes calls that API callers wait for (commands, execs, files, consoles, metrics): polls the control plane for calls, executes them in
  * parallel, and answers each once. An answer that cannot be delivered is dropped: the caller's request has ended too.
  */
-import { fits } from '../../protocol/check.ts';
+
 import {
   type CallAnswer,
   type CallFailure,
@@ -10,10 +10,11 @@ import {
   type PendingCall,
   RESULTS,
 } from '../../protocol/host-calls.ts';
-import { joinStreams } from '../../protocol/join-streams.ts';
+import { fits } from '../../protocol/schemas.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
+import { joinStreams } from '../../shared/streams.ts';
 import { inWork } from '../../shared/tracing.ts';
 import type { HostExecs } from '../execs/host-execs.ts';
 import {

@@ -1,8 +1,8 @@
 /** Calls about the guest's files: each is a task of the guest's supervisor, joined to a stream to the control plane. */
 import type { Duplex } from 'node:stream';
+import { decodePath } from '../../protocol/file-stream.ts';
 import type { HostCall } from '../../protocol/host-calls.ts';
-import { joinStreams } from '../../protocol/join-streams.ts';
-import { decodePath } from '../../shared/path-bytes.ts';
+import { joinStreams } from '../../shared/streams.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
 import { GuestTask } from '../execs/guest-task.ts';
 import type { HostExecs } from '../execs/host-execs.ts';

@@ -3,9 +3,9 @@
  * with none. The history of an instance comes from the minutes, which are reported to the control plane.
  */
 import { readFile } from 'node:fs/promises';
-import { fits } from '../../protocol/check.ts';
 import type { ControlPlaneClient } from '../../protocol/client.ts';
 import { type MetricsResult, type UsageResult, VmSample } from '../../protocol/host-calls.ts';
+import { fits } from '../../protocol/schemas.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import type { Log } from '../../shared/log.ts';
 import { pause } from '../../shared/retry.ts';

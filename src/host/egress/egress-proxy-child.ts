@@ -13,10 +13,10 @@ import type {
   FromEgressProxy,
   ToEgressProxy,
 } from '../../protocol/egress-proxy-messages.ts';
+import { Signal } from '../../shared/concurrency.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
-import { Signal } from '../../shared/signal.ts';
 
 export interface EgressProxyChildOptions {
   /** Where guests' packets arrive: a path to enter by nsenter(1); null: this namespace. */

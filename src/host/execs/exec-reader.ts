@@ -1,5 +1,5 @@
 /**
- * A stream to a reader of an exec's output, which may also send input. It carries the frames of `protocol/exec-stream.ts`. An
+ * A stream to a reader of an exec's output, which may also send input. It carries the frames of `protocol/exec-types.ts`. An
  * attached reader holds up the exec when it is slow, as a terminal does, and for a while after it was lost.
  */
 import { once } from 'node:events';
@@ -10,7 +10,7 @@ import {
   type StreamFrame,
   StreamFrames,
   streamFrame,
-} from '../../protocol/exec-stream.ts';
+} from '../../protocol/exec-types.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import type { Exec, Send } from './exec.ts';
 import { TO_GUEST } from './exec-channel.ts';

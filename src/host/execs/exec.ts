@@ -4,8 +4,8 @@
  *   running ──exit of the guest──▶ exited      running ──its boot has ended──▶ lost
  */
 import type { ExecEnd } from '../../protocol/exec-types.ts';
+import { Signal } from '../../shared/concurrency.ts';
 import type { ExecId } from '../../shared/ids.ts';
-import { Signal } from '../../shared/signal.ts';
 import { TO_GUEST } from './exec-channel.ts';
 import { ExecOutput, type ExecRecord, writeExecRecord } from './exec-output.ts';
 

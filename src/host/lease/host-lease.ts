@@ -16,10 +16,10 @@ import {
   CredentialRefused,
 } from '../../protocol/client.ts';
 import { type Assignment, DEFAULT_LEASE_MS } from '../../protocol/types.ts';
+import { Signal } from '../../shared/concurrency.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
 import { pause } from '../../shared/retry.ts';
-import { Signal } from '../../shared/signal.ts';
 import { bootMs } from '../vm/boot-clock.ts';
 import type { FoundVm } from '../vm/qemu-process.ts';
 import { fenceVms, releaseVms, wasFenced } from './fence.ts';

@@ -7,8 +7,8 @@
  */
 import { appendFileSync, chmodSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import type { Duplex } from 'node:stream';
+import { writeOrPause } from '../../shared/streams.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
-import { writeOrPause } from '../../shared/write-or-pause.ts';
 import { PacedReader, ReadBudget } from '../qmp/paced-reader.ts';
 
 /**

@@ -2,8 +2,7 @@
 import { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
 import { ControlPlaneUnavailable } from '../../protocol/client.ts';
-import type { VmReasonCode } from '../../protocol/reasons.ts';
-import type { Reason } from '../../protocol/types.ts';
+import type { Reason, VmReasonCode } from '../../protocol/types.ts';
 import { messageOf } from '../../shared/errors.ts';
 import { ImageError } from '../image/host-images.ts';
 import { FencedError } from '../overlay/disk-state.ts';

@@ -9,10 +9,10 @@
  * segments, at a limited rate. Progress is not recorded, because QEMU skips existing clusters.
  */
 import { BLOCK_BYTES, FRAME_KIND } from '../../disk-format/segment-format.ts';
+import { Signal } from '../../shared/concurrency.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
-import { Signal } from '../../shared/signal.ts';
 import { BOOT_ORDER_MAX, DamagedError, type LazyDisk } from '../block/lazy-disk.ts';
 import type { NbdClient } from '../block/nbd-client.ts';
 import { NbdError } from '../block/nbd-export.ts';

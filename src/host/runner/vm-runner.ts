@@ -23,9 +23,9 @@ import type {
   Report,
   ReportResponse,
 } from '../../protocol/types.ts';
+import { Signal } from '../../shared/concurrency.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import { backoffMs, pause, retryWithBackoff } from '../../shared/retry.ts';
-import { Signal } from '../../shared/signal.ts';
 import { inWork, type TraceContext } from '../../shared/tracing.ts';
 import { AutoFlush } from '../flush/auto-flush.ts';
 import { rootFileSystemUse } from '../guest/guest-use.ts';

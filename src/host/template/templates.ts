@@ -5,10 +5,10 @@
  * If a template cannot be made, or was rejected REJECTIONS times, its kind has none until the agent restarts.
  */
 import type { FileHandle } from 'node:fs/promises';
+import { Signal } from '../../shared/concurrency.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
 import { pause } from '../../shared/retry.ts';
-import { Signal } from '../../shared/signal.ts';
 import type { BootSlots } from '../boot-slots.ts';
 import { listHostImages } from '../image/host-images.ts';
 import type { ImageKeeper } from '../image/image-keeper.ts';

@@ -3,21 +3,28 @@
  * directions with backpressure; nothing of a body is read before the guest's connection is there.
  */
 import { type ClientRequest, type IncomingMessage, request as sendRequest } from 'node:http';
-import { addTrailers, cutOff, sendAnswer } from '../../shared/answer.ts';
 import { contain } from '../../shared/contain.ts';
 import {
+  addTrailers,
   answerOf,
+  cutOff,
   expectsContinue,
   type OurAnswer,
+  sendAnswer,
   trailersOf,
   unusable,
-} from '../../shared/foreign-answer.ts';
+} from '../../shared/http-answer.ts';
 import { framingOf } from '../../shared/http-request.ts';
-import { passParts } from '../../shared/pass-parts.ts';
-import { fieldsForClient, fieldsForGuest, passedTrailers } from './fields.ts';
+import { passParts } from '../../shared/streams.ts';
+import type { HttpLimits } from '../limits.ts';
 import { DialError, type GuestPort, type Way } from './guest-port.ts';
-import type { Answering, Incoming } from './incoming.ts';
-import type { HttpLimits } from './limits.ts';
+import {
+  type Answering,
+  fieldsForClient,
+  fieldsForGuest,
+  type Incoming,
+  passedTrailers,
+} from './incoming.ts';
 import type { Asking } from './permission.ts';
 import { badGateway, type Refusal } from './refusal.ts';
 

@@ -3,8 +3,8 @@ import { test } from 'node:test';
 import type { HttpRoute } from '../../protocol/ingress-types.ts';
 import { newId } from '../../shared/ids.ts';
 import { createLog } from '../../shared/log.ts';
+import { HTTP_LIMITS } from '../limits.ts';
 import { GuestPort } from './guest-port.ts';
-import { HTTP_LIMITS } from './limits.ts';
 
 test('the waiting requests of others never take a port its last places', async () => {
   const closing = new AbortController();

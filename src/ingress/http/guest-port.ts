@@ -12,14 +12,14 @@ import type { Duplex } from 'node:stream';
 import type { ControlPlaneClient } from '../../protocol/client.ts';
 import { notListeningMessage } from '../../protocol/host-calls.ts';
 import type { HttpRoute } from '../../protocol/ingress-types.ts';
+import { Signal } from '../../shared/concurrency.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
 import { pause } from '../../shared/retry.ts';
-import { Signal } from '../../shared/signal.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
 import { dialPort, openTunnel } from '../dial.ts';
+import type { HttpLimits } from '../limits.ts';
 import type { Exchange } from './exchange.ts';
-import type { HttpLimits } from './limits.ts';
 import { badGateway, type Refusal, unavailable } from './refusal.ts';
 
 const WAKE_EVERY_MS = 1_000;

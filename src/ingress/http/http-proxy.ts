@@ -1,6 +1,6 @@
 /**
- * The HTTP ports of all instances: a request's hostname names its port; its client may have to show a credential; its VM may have
- * to start; then it goes to the guest.
+ * The HTTP ports of all instances, their routes and the reports of their use. A request's hostname names its port; its client may
+ * have to show a credential; its VM may have to start; then it goes to the guest.
  *
  *   read, checked ─▶ hostname ─▶ permission ─▶ way into the guest ─▶ exchange
  *
@@ -8,26 +8,25 @@
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Duplex, Writable } from 'node:stream';
+import { BATCHES, BatchSender } from '../../protocol/batches.ts';
 import type { ControlPlaneClient } from '../../protocol/client.ts';
-import type { HttpRoute } from '../../protocol/ingress-types.ts';
-import { cutOff } from '../../shared/answer.ts';
+import { type HttpRoute, STATUS_CLASSES } from '../../protocol/ingress-types.ts';
+import { present } from '../../shared/assert.ts';
 import { endAfterFault } from '../../shared/contain.ts';
 import { messageOf } from '../../shared/errors.ts';
-import type { HttpPortId } from '../../shared/ids.ts';
+import { cutOff } from '../../shared/http-answer.ts';
+import { valuesOf } from '../../shared/http-request.ts';
+import type { HttpPortId, InstanceId } from '../../shared/ids.ts';
 import type { Log } from '../../shared/log.ts';
 import { pause } from '../../shared/retry.ts';
+import type { HttpLimits } from '../limits.ts';
 import { type RouteChange, RouteFollower } from '../route-follower.ts';
-import { answerOwnPath, isOwnPath, isTlsQuestion } from './berth-paths.ts';
 import { Exchange, forward } from './exchange.ts';
-import { DialError, GuestPort, type Way } from './guest-port.ts';
+import { DialError, GuestPort, type PortUse, type Way } from './guest-port.ts';
 import { type Answering, type Incoming, type ReadingOptions, readIncoming } from './incoming.ts';
-import type { HttpLimits } from './limits.ts';
 import type { HttpHandlers } from './listener.ts';
-import { checkOrigin } from './origin.ts';
-import { type Asking, Permissions } from './permission.ts';
+import { type Asking, answerOwnPath, isOwnPath, isTlsQuestion, Permissions } from './permission.ts';
 import { notFound, Refusal, sendRefusal, unavailable } from './refusal.ts';
-import { HttpReporter } from './report.ts';
-import { RouteTable } from './route-table.ts';
 import { Turns } from './turns.ts';
 import {
   checkHandshake,
@@ -37,6 +36,140 @@ import {
   onStream,
   refuseOnSocket,
 } from './upgrade.ts';
+
+const SAFE: readonly string[] = ['GET', 'HEAD', 'OPTIONS', 'TRACE'];
+
+/** For a request that the cookie let in. @throws Refusal 403 */
+/** A browser sends the cookie of a private port also with requests that another site's page makes: those may only read. */
+function checkOrigin({ method, raw, checked: { host } }: Incoming, { upgrade }: { upgrade: boolean }): void {
+  if (SAFE.includes(method) && !upgrade) return;
+  const origins = valuesOf(raw, 'origin');
+  const [site] = valuesOf(raw, 'sec-fetch-site');
+  const is_foreign =
+    origins.length === 0
+      ? site === 'cross-site' || site === 'same-site'
+      : origins.some((origin) => !isOriginOf(origin, host));
+  if (is_foreign) {
+    throw new Refusal(
+      403,
+      'FORBIDDEN',
+      'This request came from a page of another site, so it was not passed on.',
+    );
+  }
+}
+
+/** Whatever the scheme: a proxy in front may do TLS. */
+function isOriginOf(origin: string, host: string): boolean {
+  if (!/^https?:\/\//.test(origin) || !URL.canParse(origin)) return false;
+  const { protocol, host: theirs } = new URL(origin);
+  const own = `${protocol}//${host}`;
+  return URL.canParse(own) && new URL(own).host === theirs;
+}
+
+const NONE: readonly number[] = STATUS_CLASSES.map(() => 0);
+
+/** Reports to the control plane what each port was used for. What did not arrive is in the next report. */
+class HttpReporter {
+  readonly #client: Pick<ControlPlaneClient, 'reportHttp'>;
+  readonly #ports: () => Iterable<GuestPort>;
+  readonly #every_ms: number;
+  readonly #sender: BatchSender<typeof BATCHES.reportHttp.item>;
+  #responses = NONE;
+
+  constructor(
+    { client, log }: { readonly client: Pick<ControlPlaneClient, 'reportHttp'>; readonly log: Log },
+    ports: () => Iterable<GuestPort>,
+    every_ms: number,
+  ) {
+    this.#client = client;
+    this.#ports = ports;
+    this.#every_ms = every_ms;
+    this.#sender = new BatchSender(BATCHES.reportHttp, log);
+  }
+
+  /** A guest can answer any status: one that is in no class is not counted. */
+  count(status: number): void {
+    const at = Math.floor(status / 100) - 1;
+    this.#responses = this.#responses.map((count, each) => (each === at ? count + 1 : count));
+  }
+
+  async run(signal: AbortSignal): Promise<void> {
+    while (await pause(this.#every_ms, signal)) await this.#report(signal);
+  }
+
+  async #report(signal: AbortSignal): Promise<void> {
+    const used = [...this.#ports()].filter(({ use }) => isUsed(use));
+    if (used.length === 0 && this.#responses.every((count) => count === 0)) return;
+    const left = new Map(used.map((port) => [{ port_id: port.route.port_id, ...port.use }, port]));
+    for (const port of used) port.use = { requests: 0, sent_bytes: 0, received_bytes: 0, last_error: null };
+    let responses = this.#responses;
+    this.#responses = NONE;
+    try {
+      await this.#sender.send([...left.keys()], {
+        post: async (ports) => {
+          await this.#client.reportHttp({ ports, responses }, signal);
+          responses = NONE;
+        },
+        settled: (ports) => {
+          for (const each of ports) left.delete(each);
+        },
+      });
+    } catch {
+      // The control plane does not answer.
+    }
+    const unsent = responses;
+    this.#responses = this.#responses.map((count, at) => count + present(unsent[at], 'count of a class'));
+    for (const [lost, port] of left) port.use = sum(lost, port.use);
+  }
+}
+
+function isUsed({ requests, sent_bytes, received_bytes, last_error }: PortUse): boolean {
+  return requests + sent_bytes + received_bytes > 0 || last_error !== null;
+}
+
+function sum(before: PortUse, now: PortUse): PortUse {
+  return {
+    requests: before.requests + now.requests,
+    sent_bytes: before.sent_bytes + now.sent_bytes,
+    received_bytes: before.received_bytes + now.received_bytes,
+    last_error: now.last_error ?? before.last_error,
+  };
+}
+
+/** The routes of all HTTP ports, by hostname and by instance. */
+class RouteTable {
+  readonly #by_hostname = new Map<string, HttpRoute>();
+  readonly #by_instance = new Map<InstanceId, HttpRoute[]>();
+
+  find(hostname: string): HttpRoute | undefined {
+    return this.#by_hostname.get(hostname);
+  }
+
+  ofInstance(id: InstanceId): readonly HttpRoute[] {
+    return this.#by_instance.get(id) ?? [];
+  }
+
+  /** Returns the ports that have no route any more. */
+  apply({ changed, routes }: RouteChange<HttpRoute>): ReadonlySet<HttpPortId> {
+    const gone = new Set<HttpPortId>();
+    for (const id of changed ?? [...this.#by_instance.keys()]) {
+      for (const { port_id, hostnames } of this.ofInstance(id)) {
+        gone.add(port_id);
+        for (const name of hostnames) {
+          // Another port may have the name by now.
+          if (this.#by_hostname.get(name)?.port_id === port_id) this.#by_hostname.delete(name);
+        }
+      }
+      this.#by_instance.delete(id);
+    }
+    for (const route of routes) {
+      gone.delete(route.port_id);
+      for (const name of route.hostnames) this.#by_hostname.set(name, route);
+      this.#by_instance.set(route.instance_id, [...this.ofInstance(route.instance_id), route]);
+    }
+    return gone;
+  }
+}
 
 /** A way may be lost between its opening and its use; an exchange finds another this often. */
 const WAYS_MAX = 8;

@@ -23,7 +23,7 @@ import type { Duplex } from 'node:stream';
 import type { TLSSocket, Server as TlsServer } from 'node:tls';
 import { ConnectionBudget } from '../../shared/connection-budget.ts';
 import { contain } from '../../shared/contain.ts';
-import type { HttpLimits } from './limits.ts';
+import type { HttpLimits } from '../limits.ts';
 import { Refusal, unreadable } from './refusal.ts';
 import { isWebSocket, refuseOnSocket } from './upgrade.ts';
 

@@ -1,6 +1,6 @@
 /** An answer of Berth instead of the guest's: JSON, or a page for a browser. It says what would help. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { newRequestId } from '../../shared/request-id.ts';
+import { newRequestId } from '../../shared/ids.ts';
 
 export class Refusal extends Error {
   override name = 'Refusal';

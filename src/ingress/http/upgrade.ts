@@ -5,23 +5,22 @@
 import { randomBytes } from 'node:crypto';
 import { type IncomingMessage, request as sendRequest } from 'node:http';
 import type { Duplex } from 'node:stream';
-import { joinStreams } from '../../protocol/join-streams.ts';
-import { headText, sendAnswer } from '../../shared/answer.ts';
 import { contain } from '../../shared/contain.ts';
 import {
   acceptanceOf,
   answerOf,
+  headText,
   type OurAnswer,
   type OurHead,
+  sendAnswer,
   unusable,
-} from '../../shared/foreign-answer.ts';
+} from '../../shared/http-answer.ts';
 import { asRecord } from '../../shared/http-request.ts';
-import type { Exchange } from './exchange.ts';
-import { troubleOf } from './exchange.ts';
-import { fieldsForClient, fieldsForGuest } from './fields.ts';
+import { joinStreams } from '../../shared/streams.ts';
+import type { HttpLimits } from '../limits.ts';
+import { type Exchange, troubleOf } from './exchange.ts';
 import type { GuestPort, Way } from './guest-port.ts';
-import type { Answering, Incoming } from './incoming.ts';
-import type { HttpLimits } from './limits.ts';
+import { type Answering, fieldsForClient, fieldsForGuest, type Incoming } from './incoming.ts';
 import { ambiguous, badGateway, type Refusal, render } from './refusal.ts';
 
 const HANDSHAKE = ['Connection', 'Upgrade', 'Upgrade', 'websocket'];

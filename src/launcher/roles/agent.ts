@@ -25,13 +25,12 @@ import { machineHash } from '../../host/vm/machine-traits.ts';
 import { kvmGroup, PROBE_UID } from '../../host/vm/uid.ts';
 import { openStore } from '../../object-store/open-store.ts';
 import { ControlPlaneClient, CredentialRefused } from '../../protocol/client.ts';
-import { logNegotiated } from '../../protocol/log-negotiated.ts';
+import { logNegotiated } from '../../protocol/protocol.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
 import { VM_GID } from '../../shared/system-ids.ts';
-import { keepControlPlanes, readControlPlanes } from '../control-planes-file.ts';
 import { readSecrets } from '../data-folder.ts';
-import { HostCredential } from '../host-credential.ts';
+import { HostCredential, keepControlPlanes, readControlPlanes } from '../join.ts';
 import { makeReachable } from '../reachable.ts';
 import { type Say, StartError } from '../start-error.ts';
 

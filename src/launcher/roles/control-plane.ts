@@ -5,10 +5,9 @@ import { chmod, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { FastifyInstance } from 'fastify';
 import { type Config, localOrigin } from '../../config/config.ts';
-import { httpEndpoint } from '../../config/http-url.ts';
 import { type Paths, pathsIn } from '../../config/paths.ts';
 import type { Address, Setting } from '../../config/settings.ts';
-import { weakSettings } from '../../config/weak-settings.ts';
+import { httpEndpoint, weakSettings } from '../../config/weak-settings.ts';
 import { createApp } from '../../control-plane/app.ts';
 import { type AppContext, keyedParts } from '../../control-plane/context.ts';
 import { MigrationError, migrate, requireMigrated } from '../../control-plane/db/migrate.ts';
@@ -57,13 +56,17 @@ import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
 import { TrustedProxies } from '../../shared/networks.ts';
 import { Sealer } from '../../shared/seal.ts';
-import { readHostToken, readIngressSecret, readSecretKey, weakFiles } from '../data-folder.ts';
-import { keepFirstLogin } from '../first-login.ts';
-import { fullDisk } from '../full-disk.ts';
+import {
+  fullDisk,
+  keepFirstLogin,
+  readHostToken,
+  readIngressSecret,
+  readSecretKey,
+  weakFiles,
+} from '../data-folder.ts';
 import { outgoingPorts } from '../reachable.ts';
-import { type Say, StartError } from '../start-error.ts';
-import { refuseWrongKey } from '../wrong-key.ts';
-import { aborted } from './shutdown.ts';
+import { refuseWrongKey, type Say, StartError } from '../start-error.ts';
+import { aborted } from '../supervise.ts';
 
 /** Built by `console/build.ts`. */
 const CONSOLE_DIR = join(import.meta.dirname, '..', '..', '..', 'console', 'dist');

@@ -1,21 +1,19 @@
 /** The process `ingress`: every instance's SSH port and HTTP ports. */
 import { mkdir } from 'node:fs/promises';
 import type { Config } from '../../config/config.ts';
-import { httpEndpoint } from '../../config/http-url.ts';
 import { type Paths, pathsIn } from '../../config/paths.ts';
+import { httpEndpoint } from '../../config/weak-settings.ts';
 import { HttpIngress } from '../../ingress/http/http-ingress.ts';
-import { HTTP_LIMITS, type HttpLimits, limitsWithin } from '../../ingress/http/limits.ts';
 import { Ingress } from '../../ingress/ingress.ts';
-import { sshLimitsWithin } from '../../ingress/limits.ts';
+import { HTTP_LIMITS, type HttpLimits, httpLimitsWithin, sshLimitsWithin } from '../../ingress/limits.ts';
 import { ControlPlaneClient } from '../../protocol/client.ts';
-import { logNegotiated } from '../../protocol/log-negotiated.ts';
+import { logNegotiated } from '../../protocol/protocol.ts';
 import { ConnectionBudget, openFilesLimit } from '../../shared/connection-budget.ts';
 import { reportThrows } from '../../shared/contain.ts';
 import type { Log } from '../../shared/log.ts';
 import { TrustedProxies } from '../../shared/networks.ts';
-import { keepControlPlanes, readControlPlanes } from '../control-planes-file.ts';
 import { readIngressSecret } from '../data-folder.ts';
-import { readIngressToken } from '../join.ts';
+import { keepControlPlanes, readControlPlanes, readIngressToken } from '../join.ts';
 
 export interface IngressOptions {
   readonly config: Config;
@@ -71,7 +69,7 @@ async function clientOf({ ingress_join }: Config, paths: Paths, log: Log): Promi
 
 function httpLimits(log: Log): HttpLimits {
   const open_files = openFilesLimit();
-  const limits = limitsWithin(open_files);
+  const limits = httpLimitsWithin(open_files);
   const { connections } = limits;
   if (connections < HTTP_LIMITS.connections)
     log.warn(
