@@ -312,23 +312,28 @@ test('a password of the first administrator that is one of the most used is refu
   }
 });
 
-test('a database that a newer program has changed is left alone, by the commands and by the server: exit code 2', async () => {
-  const newer = { name: '999999-future.sql', sha256: 'f' };
-  await queryOnce(
-    api.database.url,
-    'insert into schema_migrations (name, sha256) values ($1, $2)',
-    Object.values(newer),
-  );
-  try {
-    const asked = await berth('user', 'ls');
-    const said = /another version of Berth \(migration 999999-future\.sql is unknown\): use that version/;
-    assert.deepEqual([asked.code, asked.out, said.test(asked.err)], [2, '', true], asked.err);
-    const started = await controlPlane({});
-    assert.deepEqual([started.code, said.test(started.err)], [2, true], started.err);
-  } finally {
-    await queryOnce(api.database.url, 'delete from schema_migrations where name = $1', [newer.name]);
-  }
-});
+for (const [of, name] of [
+  ['a newer Berth', '999999-future.sql'],
+  ['a Berth before 0.1.0', '000001-accounts.sql'],
+] as const) {
+  test(`a database of ${of} is left alone, by the commands and by the server: exit code 2 and one line`, async () => {
+    await queryOnce(
+      api.database.url,
+      'insert into schema_migrations (name, sha256, needs) values ($1, $2, $1)',
+      [name, 'f'],
+    );
+    try {
+      const said = `berth: database: the database was made by another version of Berth (migration ${name} is unknown): use that version, or another data folder`;
+      const lines = (text: string) => text.split('\n').filter((line) => line.startsWith('berth: '));
+      const asked = await berth('user', 'ls');
+      assert.deepEqual([asked.code, asked.out, lines(asked.err)], [2, '', [said]], asked.err);
+      const started = await controlPlane({});
+      assert.deepEqual([started.code, lines(started.err)], [2, [said]], started.err);
+    } finally {
+      await queryOnce(api.database.url, 'delete from schema_migrations where name = $1', [name]);
+    }
+  });
+}
 
 test('berth migrate applies what is missing; until then a control plane of a fleet refuses to start, and applies nothing', async () => {
   const url = await api.database.createEmpty('fleet');
@@ -336,14 +341,14 @@ test('berth migrate applies what is missing; until then a control plane of a fle
   assert.equal(refused.code, 2, refused.err);
   assert.match(
     refused.err,
-    /^berth: database: it lacks the migration 000001-accounts.sql: run berth migrate/m,
+    /^berth: database: it lacks the migration 000001-identity.sql: run berth migrate/m,
   );
   const tables = `select count(*)::int as tables from pg_class where relnamespace = 'public'::regnamespace`;
   assert.deepEqual(await queryOnce(url, tables), [{ tables: 0 }]);
   const migrate = () => berthWith({ ...settings, DATABASE_URL: url }, ['migrate']);
   const ran = await migrate();
   assert.deepEqual([ran.code, ran.err], [0, '']);
-  assert.match(ran.out, /^applied 000001-accounts.sql\n(applied .*\n)+the database is up to date\n$/);
+  assert.match(ran.out, /^applied 000001-identity.sql\n(applied .*\n)+the database is up to date\n$/);
   assert.deepEqual(await migrate(), { code: 0, out: 'the database was up to date\n', err: '' });
   const nowhere = await berthWith({ ...settings, DATABASE_URL: 'postgres://a@127.0.0.1:1/db' }, ['migrate']);
   assert.equal(nowhere.code, 6, nowhere.err);

@@ -92,7 +92,7 @@ describe('on its machine', () => {
     const key = 'disks/inst_x/seg/1/1-00000000-0';
     await api.db
       .insertInto('segments')
-      .values({ key, size_bytes: 3 * 2 ** 20, entries: 1 })
+      .values({ key, size_bytes: 3 * 2 ** 20 })
       .execute();
     t.after(() => api.db.deleteFrom('segments').where('key', '=', key).execute());
     const { out } = await cli.run(['doctor']);

@@ -45,15 +45,19 @@ test('schema.sql creates the schema that it shows', async () => {
   // Foreign keys name tables that come later: the tables alone first, then their foreign keys.
   const text = await readFile(join(DB, 'schema.sql'), 'utf8');
   const foreign: string[] = [];
-  const tables = text.replaceAll(/create table (\w+) \((.*?)\n\);/gs, (whole: string, name: string) =>
-    whole.replaceAll(/,\n {2}(constraint \w+ FOREIGN KEY [^\n]*?)(?=,?\n)/g, (_all, constraint: string) => {
-      foreign.push(`alter table ${name} add ${constraint}`);
-      return '';
-    }),
+  const tables = text.replaceAll(
+    /create (?:unlogged )?table (\w+) \((.*?)\n\);/gs,
+    (whole: string, name: string) =>
+      whole.replaceAll(/,\n {2}(constraint \w+ FOREIGN KEY [^\n]*?)(?=,?\n)/g, (_all, constraint: string) => {
+        foreign.push(`alter table ${name} add ${constraint}`);
+        return '';
+      }),
   );
   await queryOnce(url, tables);
   for (const statement of foreign) await queryOnce(url, statement);
-  assert.equal(await dumpSchema(url), text);
+  // Its comments are comments of the file.
+  const [head = '', ...rest] = text.split(/^/m);
+  assert.equal(await dumpSchema(url), head + rest.filter((line) => !/^ *-- /.test(line)).join(''));
 });
 
 test('a first run creates everything, a second one nothing', async () => {
@@ -78,7 +82,7 @@ test('a migration that was changed after it was applied is refused by name', asy
   await writeFile(join(folder, first), `${await readFile(join(folder, first), 'utf8')}\n-- changed\n`);
   await assert.rejects(migrate(url, { dir: folder }), {
     name: 'MigrationError',
-    message: `migration ${first} was changed after it had been applied`,
+    message: `the database was made by another version of Berth (migration ${first} has changed since): use that version, or another data folder`,
   });
 });
 
@@ -97,6 +101,19 @@ test('a database of another version is refused, and the message says what to do'
   }
   assert.equal(await dumpSchema(url), before);
   await refuseNewerDatabase(await empty());
+});
+
+test('a database of a Berth before 0.1.0 is refused in one line, and not changed', async () => {
+  const url = await empty();
+  await queryOnce(url, 'create table schema_migrations (name text primary key, sha256 text not null)');
+  await queryOnce(url, `insert into schema_migrations values ('000001-accounts.sql', 'f')`);
+  for (const refused of [migrate, refuseNewerDatabase, requireMigrated])
+    await assert.rejects(refused(url), {
+      name: 'MigrationError',
+      message:
+        'the database was made by another version of Berth (migration 000001-accounts.sql is unknown): use that version, or another data folder',
+    });
+  assert.deepEqual(await queryOnce(url, `select to_regclass('users') as users`), [{ users: null }]);
 });
 
 /** Applies one more migration, as a later version would. */
@@ -176,7 +193,6 @@ test('a migration that claims to expand takes nothing away from older programs',
   // Removals, other types and names, and columns that their inserts would have to fill.
   const TAKES =
     /\b(drop|rename|alter column|set not null|add constraint)\b|\badd column\b(?![^,;]*\bdefault\b)[^,;]*\bnot null\b/i;
-  assert.ok(EXPANDS.length > 0);
   for (const name of EXPANDS) {
     const text = readFileSync(join(DB, 'sql', name), 'utf8').replaceAll(/--.*$/gm, '');
     assert.doesNotMatch(text, TAKES, name);

@@ -2,7 +2,6 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, beforeEach, test } from 'node:test';
-import { migrate } from '../../src/control-plane/db/migrate.ts';
 import { transaction } from '../../src/control-plane/db/pool.ts';
 import {
   addSecretKey,
@@ -10,7 +9,7 @@ import {
   findRootKey,
   forgetSecretKey,
 } from '../../src/control-plane/fleet/root-key.ts';
-import { queryOnce, startDatabase } from '../support/database.ts';
+import { startDatabase } from '../support/database.ts';
 
 const database = await startDatabase();
 after(() => database.close());
@@ -88,23 +87,4 @@ test('of two rotations at once, one key stays', async () => {
   const outcomes = await Promise.all([add(old, fresh), add(old, third)]);
   assert.deepEqual([...outcomes].sort(), ['added', 'another']);
   assert.equal((await opening()).length, 2);
-});
-
-test('a database from before there was a root key is refused in one line, and an empty one is not', async () => {
-  const url = await database.createEmpty('before');
-  await migrate(url);
-  // As it was before the migration.
-  await queryOnce(url, `delete from schema_migrations where name = '000027-root-key.sql'`);
-  await queryOnce(
-    url,
-    'alter table installation drop column root_key, drop column new_root_key, add column key_check bytea not null',
-  );
-  await queryOnce(url, `insert into installation (key_check) values ('\\x01')`);
-  await assert.rejects(migrate(url), {
-    name: 'MigrationError',
-    message:
-      '000027-root-key.sql failed: the database is of a Berth before 0.1.0, which this one cannot read: use that Berth, or another data folder',
-  });
-  await queryOnce(url, 'delete from installation');
-  assert.deepEqual(await migrate(url), ['000027-root-key.sql']);
 });

@@ -107,7 +107,7 @@ test('the storage is the sum of all objects, and the data folder has its free sp
   const before = (await status()).storage;
   await api.db
     .insertInto('segments')
-    .values({ key: `disks/${newId('inst')}/seg/1`, size_bytes: 4096, entries: 1 })
+    .values({ key: `disks/${newId('inst')}/seg/1`, size_bytes: 4096 })
     .execute();
   const { storage, data_folder } = await status();
   assert.equal(storage.disk_bytes, before.disk_bytes + 4096);

@@ -24,7 +24,7 @@ function rows(instance_id: InstanceId) {
     .selectFrom('flushes')
     .select(['id', 'state'])
     .where('instance_id', '=', instance_id)
-    .orderBy('requested_at')
+    .orderBy('id')
     .execute();
 }
 

@@ -1,6 +1,6 @@
 /**
- * Dumps the schema of a database as SQL, from pg_catalog: tables with their columns, defaults and constraints, then indexes,
- * ordered by name. `schema.sql` is the committed dump, for reading and for comparison.
+ * Dumps the schema of a database as SQL, from pg_catalog: tables with their columns, defaults, constraints and comments, then
+ * indexes, ordered by name. `schema.sql` is the committed dump, for reading and for comparison.
  */
 import { connect } from '../../src/control-plane/db/connect.ts';
 
@@ -16,6 +16,12 @@ interface Column {
   readonly computed: boolean;
   /** The expression of a computed column. */
   readonly default_value: string | null;
+  readonly comment: string | null;
+}
+interface Table {
+  readonly name: string;
+  readonly unlogged: boolean;
+  readonly comment: string | null;
 }
 interface Constraint {
   readonly table_name: string;
@@ -26,11 +32,17 @@ interface Index {
   readonly definition: string;
 }
 
+const TABLES = `
+  select c.relname as name, c.relpersistence = 'u' as unlogged, obj_description(c.oid, 'pg_class') as comment
+  from pg_class c
+  where c.relnamespace = 'public'::regnamespace and c.relkind in ('r', 'p')
+  order by c.relname collate "C"`;
+
 // Columns in the table's order, which is also that of `select *`.
 const COLUMNS = `
   select c.relname as table_name, a.attname as name, format_type(a.atttypid, a.atttypmod) as type,
          a.attnotnull as not_null, a.attidentity = 'a' as identity, a.attgenerated = 's' as computed,
-         pg_get_expr(d.adbin, d.adrelid) as default_value
+         pg_get_expr(d.adbin, d.adrelid) as default_value, col_description(c.oid, a.attnum) as comment
   from pg_attribute a
   join pg_class c on c.oid = a.attrelid
   left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
@@ -77,15 +89,15 @@ export async function dumpSchema(url: string): Promise<string> {
     if (others.length > 0) {
       throw new Error(`dump-schema.ts cannot show ${others.map((other) => other.name).join(', ')} yet`);
     }
+    const tables = (await client.query<Table>(TABLES)).rows;
     const columns = (await client.query<Column>(COLUMNS)).rows;
     const constraints = (await client.query<Constraint>(CONSTRAINTS)).rows;
     const indexes = (await client.query<Index>(INDEXES)).rows;
-    const tables = [...new Set(columns.map((column) => column.table_name))];
-    const parts = tables.map((name) =>
-      table(
-        name,
-        columns.filter((column) => column.table_name === name),
-        constraints.filter((constraint) => constraint.table_name === name),
+    const parts = tables.map((table) =>
+      tableText(
+        table,
+        columns.filter((column) => column.table_name === table.name),
+        constraints.filter((constraint) => constraint.table_name === table.name),
       ),
     );
     return `${HEAD}\n${parts.join('\n')}\n${indexes.map((index) => `${index.definition};\n`).join('')}`;
@@ -94,20 +106,31 @@ export async function dumpSchema(url: string): Promise<string> {
   }
 }
 
-function table(name: string, columns: readonly Column[], constraints: readonly Constraint[]): string {
-  const lines = [
-    ...columns.map((column) =>
-      [
-        column.name,
-        column.type,
-        ...(column.not_null ? ['not null'] : []),
-        ...(column.identity ? ['generated always as identity'] : []),
-        ...(column.default_value === null ? [] : [valueText(column)]),
-      ].join(' '),
-    ),
-    ...constraints.map((constraint) => `constraint ${constraint.name} ${constraint.definition}`),
+function tableText(
+  { name, unlogged, comment }: Table,
+  columns: readonly Column[],
+  constraints: readonly Constraint[],
+): string {
+  const parts = [
+    ...columns.map((column) => `${commentText(column.comment, '  ')}  ${columnText(column)}`),
+    ...constraints.map((constraint) => `  constraint ${constraint.name} ${constraint.definition}`),
   ];
-  return `create table ${name} (\n  ${lines.join(',\n  ')}\n);\n`;
+  const head = `create ${unlogged ? 'unlogged ' : ''}table ${name}`;
+  return `${commentText(comment, '')}${head} (\n${parts.join(',\n')}\n);\n`;
+}
+
+function columnText(column: Column): string {
+  return [
+    column.name,
+    column.type,
+    ...(column.not_null ? ['not null'] : []),
+    ...(column.identity ? ['generated always as identity'] : []),
+    ...(column.default_value === null ? [] : [valueText(column)]),
+  ].join(' ');
+}
+
+function commentText(comment: string | null, indent: string): string {
+  return comment === null ? '' : `${indent}-- ${comment}\n`;
 }
 
 function valueText({ computed, default_value }: Column): string {

@@ -82,7 +82,7 @@ insert into generations (instance_id, generation, epoch, created_at, bytes, cons
   select ${of('inst', 'n')}, g, 1, now() - g * interval '1 hour', 1000, 'filesystem',
     jsonb_build_array(jsonb_build_object('key', ${KEY}, 'entries', 10)), nullif(g - 1, 0)
   from ${numbers(INSTANCES)}, generate_series(1, 2) as g;
-insert into segments (key, size_bytes, entries) select ${KEY}, 1000, 10 from ${numbers(INSTANCES)}, generate_series(1, 2) as g;
+insert into segments (key, size_bytes) select ${KEY}, 1000 from ${numbers(INSTANCES)}, generate_series(1, 2) as g;
 insert into segment_holders (key, instance_id)
   select ${KEY}, ${of('inst', 'n')} from ${numbers(INSTANCES)}, generate_series(1, 2) as g;
 insert into flushes (id, instance_id, vm_id, requested_by, state, finished_at)

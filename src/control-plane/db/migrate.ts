@@ -29,6 +29,18 @@ const STEP = /^-- (?:(expand)|contract after (\d{6}-[a-z0-9-]+\.sql))$/;
 const LOCKED = new Set(['55P03', '40P01']);
 const LOCKS = { wait_ms: 2_000, tries: 30, pause_ms: 1_000 };
 
+const OWN_TABLE = `
+  create table if not exists schema_migrations (
+    name       text primary key,
+    sha256     text not null,
+    needs      text not null,
+    applied_at timestamptz not null default now()
+  );
+  comment on table schema_migrations is 'The migrations that were applied.';
+  comment on column schema_migrations.name is 'The name of the file.';
+  comment on column schema_migrations.sha256 is 'SHA-256 of the file, which never changes.';
+  comment on column schema_migrations.needs is 'The migration that a program must know to use the database after this one.';`;
+
 export class MigrationError extends Error {
   override name = 'MigrationError';
 }
@@ -37,13 +49,13 @@ export class MigrationError extends Error {
 export interface AppliedMigration {
   readonly name: string;
   readonly sha256: string;
-  /** The migration that a program must know to use the database. Null or absent: this one. */
-  readonly needs?: string | null;
+  /** The migration that a program must know to use the database. Absent, as in a backup: this one. */
+  readonly needs?: string;
 }
 
 interface Migration extends AppliedMigration {
-  readonly text: string;
   readonly needs: string;
+  readonly text: string;
 }
 
 /** Every program knows the first migration. */
@@ -85,10 +97,9 @@ export async function migrate(url: string, { dir = SQL_DIR, only }: MigrateOptio
   const client = await connect(url, { statement_timeout_ms: 0 });
   try {
     await client.query('select pg_advisory_lock($1)', [LOCK_KEY]);
-    await client.query(
-      'create table if not exists schema_migrations (name text primary key, sha256 text not null, applied_at timestamptz not null default now())',
-    );
-    return await apply(client, migrations, await appliedMigrations(client));
+    const applied = await appliedMigrations(client);
+    if (applied.length === 0) await client.query(OWN_TABLE);
+    return await apply(client, migrations, applied);
   } finally {
     await client.end();
   }
@@ -127,8 +138,9 @@ export async function appliedMigrations(client: pg.Client): Promise<AppliedMigra
     "select to_regclass('public.schema_migrations') is not null as there",
   );
   if (rows[0]?.there !== true) return [];
-  // The column is younger than the table.
-  const applied = `select name, sha256, to_jsonb(m) ->> 'needs' as needs from schema_migrations m order by name`;
+  // Berth before 0.1.0 did not always have the column `needs`, and its databases are to be refused by name.
+  const applied = `
+    select name, sha256, coalesce(to_jsonb(m) ->> 'needs', name) as needs from schema_migrations m order by name`;
   return (await client.query<AppliedMigration>(applied)).rows;
 }
 
@@ -148,7 +160,10 @@ export function refuseUnknown(
     );
   }
   const changed = applied.find(({ name, sha256 }) => by_name.has(name) && by_name.get(name) !== sha256);
-  if (changed) throw new MigrationError(`migration ${changed.name} was changed after it had been applied`);
+  if (changed)
+    throw new MigrationError(
+      `the database was made by another version of Berth (migration ${changed.name} has changed since): use that version, or another data folder`,
+    );
 }
 
 /** The migrations of this program. */
@@ -164,8 +179,6 @@ async function apply(
   refuseUnknown(migrations, applied);
   const done = new Set(applied.map(({ name }) => name));
   const missing = migrations.filter(({ name }) => !done.has(name));
-  if (missing.length > 0)
-    await client.query('alter table schema_migrations add column if not exists needs text');
   for (const migration of missing) await applyOne(client, migration);
   return missing.map(({ name }) => name);
 }

@@ -302,7 +302,7 @@ export interface Database
     nearly_full: Generated<boolean>;
     growth: 'done' | 'next_boot' | null;
   };
-  deleted_instances: { instance_id: InstanceId; deleted_at: Generated<Date> };
+  deleted_instances: { instance_id: InstanceId };
   image_versions: {
     image_id: string;
     version: string;
@@ -346,7 +346,6 @@ export interface Database
   segments: {
     key: string;
     size_bytes: number;
-    entries: number;
     created_at: Generated<Date>;
     unheld_at: Date | null;
   };

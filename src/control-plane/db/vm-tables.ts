@@ -89,7 +89,6 @@ export interface VmTables {
     vm_id: VmId;
     requested_by: string;
     state: 'queued' | 'running' | 'done' | 'failed';
-    requested_at: Generated<Date>;
     finished_at: Date | null;
     receipt: NullableJson<unknown>;
     error: NullableJson<unknown>;

@@ -11,15 +11,16 @@ import { type Db, type Tx, transaction } from '../db/pool.ts';
 export async function insertObjects(
   tx: Tx,
   instance_id: InstanceId,
-  objects: readonly { readonly key: string; readonly size_bytes: number; readonly entries: number }[],
+  objects: readonly { readonly key: string; readonly size_bytes: number }[],
 ): Promise<void> {
   if (objects.length === 0) return;
   const keys = objects.map(({ key }) => key);
   // As arrays: a flush of a large disk has more values than the protocol allows parameters.
   await sql`
-    insert into segments (key, size_bytes, entries)
-    select * from unnest(${keys}::text[], ${objects.map(({ size_bytes }) => size_bytes)}::bigint[],
-      ${objects.map(({ entries }) => entries)}::int[])`.execute(tx);
+    insert into segments (key, size_bytes)
+    select * from unnest(${keys}::text[], ${objects.map(({ size_bytes }) => size_bytes)}::bigint[])`.execute(
+    tx,
+  );
   await holdSegments(tx, instance_id, keys);
 }
 
