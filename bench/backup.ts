@@ -156,8 +156,11 @@ export class Disk {
   }
 
   /** Milliseconds from the job's beginning to `finish`. */
-  async backUp(target: object, finish: () => Promise<unknown>): Promise<number> {
-    await this.#qmp.execute('blockdev-add', { ...target, 'node-name': TARGET } as never);
+  async backUp(
+    target: { readonly driver: string; readonly [option: string]: unknown },
+    finish: () => Promise<unknown>,
+  ): Promise<number> {
+    await this.#qmp.execute('blockdev-add', { ...target, 'node-name': TARGET });
     const began_ms = performance.now();
     const data = {
       'job-id': JOB,
@@ -166,9 +169,9 @@ export class Disk {
       sync: 'bitmap',
       bitmap: 'dirty',
       'bitmap-mode': 'never',
-    };
+    } as const;
     const job = { ...data, 'auto-finalize': true, 'auto-dismiss': false };
-    await this.#qmp.execute('transaction', { actions: [{ type: 'blockdev-backup', data: job }] } as never);
+    await this.#qmp.execute('transaction', { actions: [{ type: 'blockdev-backup', data: job }] });
     const { error } = await waitForJob(this.#qmp, JOB, ['concluded'], { timeout_ms: 600_000 });
     if (error) throw new Error(`the backup job failed: ${error}`);
     await finish();

@@ -1,16 +1,16 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { ConnectionDetails, Instance } from '../../client/src/berth.ts';
+import type { Instance } from '../../client/src/berth.ts';
 import { CommandError } from './command-error.ts';
-import { checkedDetails } from './connection-details.ts';
+import { checkedDetails, type Details } from './connection-details.ts';
 
 const INSTANCE = { id: `inst_${'0'.repeat(26)}`, name: 'web' } as Instance;
-const WAY = {
+const WAY: Details = {
   host: '127.0.0.1',
   port: 22_000,
   user: 'root',
   known_hosts: ['[127.0.0.1]:22000 ssh-ed25519 AAAA'],
-} as unknown as ConnectionDetails;
+};
 
 test('names and addresses are accepted', () => {
   for (const host of ['127.0.0.1', '::1', 'Berth.example.org', 'a']) {
@@ -33,7 +33,7 @@ test('anything with a meaning for ssh or a file system is refused', () => {
     [{}, { host: '%d' }],
     [{}, { port: `22${line}` }],
     [{}, { known_hosts: ['a b c\n* ssh-ed25519 AAAA'] }],
-  ] as [Partial<Instance>, Partial<ConnectionDetails>][]) {
+  ] as [Partial<Instance>, Partial<Details>][]) {
     assert.throws(() => checkedDetails({ ...INSTANCE, ...instance }, { ...WAY, ...way }), CommandError);
   }
 });

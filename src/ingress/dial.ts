@@ -44,7 +44,7 @@ export async function openTunnel(
   return contain(await client.openTunnel(instance_id, port));
 }
 
-export function dialBy(client: ControlPlaneClient): Dial {
+export function dialBy(client: Pick<ControlPlaneClient, 'openTunnel'>): Dial {
   return (target, timeout_ms) =>
     target.startsWith(TUNNEL)
       ? openTunnel(client, target.slice(TUNNEL.length) as InstanceId)

@@ -40,7 +40,7 @@ async function twoControlPlanes(t: TestContext) {
     urls.push(`http://127.0.0.1:${(server.address() as AddressInfo).port}`);
   }
   const [address = '', url = ''] = urls;
-  const others = [{ url, fingerprint: undefined as never }];
+  const others = [{ url, fingerprint: undefined }];
   const client = new ControlPlaneClient({ address, token: 'x', known: others });
   t.after(() => client.close());
   return { state, renew: () => client.renewLease({ kept_ms: null }, 500, AbortSignal.timeout(60_000)) };

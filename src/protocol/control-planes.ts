@@ -36,8 +36,10 @@ export interface ControlPlaneAddress {
   /** Of the certificate that the control plane must show (`X509Certificate.fingerprint256`). */
   readonly fingerprint?: string;
   /** As {@link ControlPlanePlaces.learn} has reported them. */
-  readonly known?: readonly ControlPlanePlace[];
+  readonly known?: readonly KnownPlace[];
 }
+
+type KnownPlace = Pick<Place, 'fingerprint'> & { readonly url: string };
 
 export interface Place {
   readonly origin: string;
@@ -72,7 +74,7 @@ function placeAt(address: string, fingerprint: string | undefined): Place {
 }
 
 /** The pinned certificate, or the one that has replaced it. Undefined: none is pinned. */
-function stillShown(pinned: string | undefined, known: readonly ControlPlanePlace[]): string | undefined {
+function stillShown(pinned: string | undefined, known: readonly KnownPlace[]): string | undefined {
   if (pinned === undefined || known.some(({ fingerprint }) => fingerprint === pinned)) return pinned;
   return known[0]?.fingerprint;
 }
@@ -91,9 +93,8 @@ export class ControlPlanePlaces {
     this.#given = placeAt(address, fingerprint);
     this.#places = [this.#given];
     this.#current = this.#given;
-    this.#onLearned = () => undefined;
-    this.learn(known);
     this.#onLearned = onLearned;
+    this.#adopt(known);
   }
 
   get current(): Place {
@@ -126,8 +127,13 @@ export class ControlPlanePlaces {
 
   /** These live. An empty list says nothing: a lone control plane is none that others reach. */
   learn(listed: readonly ControlPlanePlace[]): void {
-    if (listed.length === 0) return;
     const known = listed.slice(0, CONTROL_PLANES_MAX);
+    if (this.#adopt(known)) this.#onLearned(known);
+  }
+
+  /** Whether they differ from those that were known. */
+  #adopt(known: readonly KnownPlace[]): boolean {
+    if (known.length === 0) return false;
     const before = this.#places;
     const found = [...before];
     const at = (url: string, fingerprint: string | undefined) => {
@@ -143,7 +149,7 @@ export class ControlPlanePlaces {
     const others = [...known, ...balanced].map(({ url, fingerprint }) => at(url, fingerprint));
     const places = [...new Set([given, ...others])];
     this.#given = given;
-    if (places.length === before.length && places.every((each) => before.includes(each))) return;
+    if (places.length === before.length && places.every((each) => before.includes(each))) return false;
     this.#places = places;
     const gone = before.filter((each) => !places.includes(each));
     if (gone.includes(this.#current)) this.#current = this.#given;
@@ -152,7 +158,7 @@ export class ControlPlanePlaces {
       // Streams end with the VMs or callers that they serve.
       for (const agent of [place.agent, place.lease, place.streams]) void agent.close();
     }
-    this.#onLearned(known);
+    return true;
   }
 
   async close(): Promise<void> {

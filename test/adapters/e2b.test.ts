@@ -194,7 +194,7 @@ describe('the npm package e2b', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, 
     assert.deepEqual(await files.read('set/one', { format: 'bytes' }), bytes);
     assert.equal(await files.read('set/empty'), '');
     await files.write('streamed', new Blob(['by stream']).stream());
-    assert.equal(await text((await files.read('streamed', { format: 'stream' })) as never), 'by stream');
+    assert.equal(await new Response(await files.read('streamed', { format: 'stream' })).text(), 'by stream');
     assert.equal(await files.makeDir('set/deep/er'), true);
     assert.equal(await files.makeDir('set/deep/er'), false);
     const names = async (depth: number) =>

@@ -41,6 +41,10 @@ async function instanceNamed(name: string): Promise<Instance> {
   return body.data[0] ?? assert.fail(`${name} was not created`);
 }
 
+async function newInstance(fields: Record<string, unknown> = {}): Promise<Instance> {
+  return instanceNamed((await api.instance(owner, fields)).name);
+}
+
 async function scriptOf(id: string): Promise<string | null> {
   const row = await api.db
     .selectFrom('user_data')
@@ -104,7 +108,7 @@ for (const tool of ['cli', 'curl'] as const) {
     });
 
     test('forks a generation, and the newest', async () => {
-      const parent = (await api.instance(owner)) as unknown as Instance;
+      const parent = await newInstance();
       await makeGenerations(api.db, parent.id as InstanceId, 2);
       for (const generation of [1, undefined]) {
         const name = newName();
@@ -116,10 +120,7 @@ for (const tool of ['cli', 'curl'] as const) {
     });
 
     test('changes what was changed in the form, and nothing else', async () => {
-      const before = (await api.instance(owner, {
-        labels: { a: '1' },
-        auto_flush_seconds: 30,
-      })) as unknown as Instance;
+      const before = await newInstance({ labels: { a: '1' }, auto_flush_seconds: 30 });
       const wanted = {
         ...{ name: newName(), cpus: 3, memory_mib: before.memory_mib, auto_flush_seconds: null },
         ...{
@@ -138,7 +139,7 @@ for (const tool of ['cli', 'curl'] as const) {
 }
 
 test('a form that holds what the instance has needs no command', async () => {
-  const instance = (await api.instance(owner)) as unknown as Instance;
+  const instance = await newInstance();
   const { name, cpus, labels } = instance;
   assert.equal(changeCommands(instance, { name, cpus, labels }, api.origin), null);
 });

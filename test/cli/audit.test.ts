@@ -1,6 +1,7 @@
 /** berth audit, for people: the words of options, and names for ids. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
 import { makeGenerations } from '../support/generations.ts';
@@ -13,9 +14,9 @@ test('a table has words and names; csv and json have the record', async () => {
   const { key } = await makeKey(api.db, who, '*');
   const cli = new Cli({ BERTH_URL: api.origin, BERTH_API_KEY: key });
   const parent = newName();
-  const { id } = await cli.json<{ id: string }>('create', parent);
+  const { id } = await cli.json<{ id: InstanceId }>('create', parent);
   await cli.done('set', parent, '--auto-flush', '60s', '--idle-timeout', '2h');
-  await makeGenerations(api.db, id as never, 1);
+  await makeGenerations(api.db, id, 1);
   await cli.done('fork', parent, `${parent}-copy`, '--no-flush');
   // The parent's own entry is not in this list: its name is asked for.
   assert.match(

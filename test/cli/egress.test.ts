@@ -1,6 +1,7 @@
 /** berth egress, and the egress options of create and set; against the API. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
 import { makeKey } from '../support/people.ts';
@@ -55,10 +56,10 @@ test('a bad entry is named, and nothing changes', async () => {
 
 test('denied destinations are listed with the command that allows one', async () => {
   const name = newName();
-  const { id } = await cli.json<{ id: string }>('create', name, '--egress', 'deny');
+  const { id } = await cli.json<{ id: InstanceId }>('create', name, '--egress', 'deny');
   await api.as(who).post(`/v1/instances/${id}/vm`);
-  await api.agent.assigned(id as never);
-  const denied = { instance_id: id as never, at: new Date().toISOString(), count: 2 };
+  await api.agent.assigned(id);
+  const denied = { instance_id: id, at: new Date().toISOString(), count: 2 };
   await api.agent.client.reportDenied({
     denials: [{ ...denied, name: 'evil.example', address: '203.0.113.7', port: 443 }],
   });
@@ -70,11 +71,11 @@ test('denied destinations are listed with the command that allows one', async ()
 
 test('only what the list lacks is offered to be allowed, by its port where that is needed', async () => {
   const name = newName();
-  const { id } = await cli.json<{ id: string }>('create', name, '--egress', 'allow');
+  const { id } = await cli.json<{ id: InstanceId }>('create', name, '--egress', 'allow');
   await api.as(who).post(`/v1/instances/${id}/vm`);
-  await api.agent.assigned(id as never);
+  await api.agent.assigned(id);
   const ago = (minutes: number) => new Date(Date.now() - minutes * 60_000).toISOString();
-  const denied = { instance_id: id as never, count: 1, address: '203.0.113.7' };
+  const denied = { instance_id: id, count: 1, address: '203.0.113.7' };
   await api.agent.client.reportDenied({
     denials: [
       { ...denied, name: 'first.example', port: 443, at: ago(1) },

@@ -30,8 +30,8 @@ interface Plan {
 
 async function planOf(filter: AuditFilter, before: string | null): Promise<Plan> {
   const query = auditPage(database.db, org_id, filter, before, 50);
-  const [row] = await query.explain('json', sql`analyze`);
-  const root = (row as unknown as { 'QUERY PLAN': readonly { Plan: Plan }[] })['QUERY PLAN'][0]?.Plan;
+  const [row] = await query.explain<{ 'QUERY PLAN': readonly { Plan: Plan }[] }>('json', sql`analyze`);
+  const root = row?.['QUERY PLAN'][0]?.Plan;
   for (let plan = root; plan !== undefined; plan = plan.Plans?.[0]) if (plan['Index Name']) return plan;
   throw new Error(`no index: ${JSON.stringify(root)}`);
 }

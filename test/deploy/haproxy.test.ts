@@ -60,7 +60,7 @@ describe('HAProxy', skipWithout('haproxy', 'haproxy'), () => {
 
   before(async () => {
     folder = await mkdtemp(join(tmpdir(), 'berth-haproxy-'));
-    const { key, cert } = await certificate({ after } as never, 'berth.example.org');
+    const { key, cert } = await certificate({ after }, 'berth.example.org');
     await writeFile(join(folder, 'berth.pem'), Buffer.concat([cert, key]));
     let written = await readFile(CONFIGURATION, 'utf8');
     const replace = (from: string, to: string) => {

@@ -119,8 +119,8 @@ describe('docs/operating/install.md', { ...only, timeout: 1_200_000 }, () => {
       await promisify(execFile)('flock', [lock, build, join(PROJECT, '.cache'), 'none'])
     ).stdout.trim();
     network = await MachineNetwork.open();
-    const { key, cert } = await certificate({ after } as never, 'berth.example.org');
-    apps = await certificate({ after } as never, '*.apps.example.com');
+    const { key, cert } = await certificate({ after }, 'berth.example.org');
+    apps = await certificate({ after }, '*.apps.example.com');
     for (const name of NAMES) {
       const machine = await network.machine(name, NUMBERS[name]);
       machines.set(name, machine);

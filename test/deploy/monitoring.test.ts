@@ -6,6 +6,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { promisify } from 'node:util';
+import { openPool } from '../../src/control-plane/db/pool.ts';
+import { HostCalls } from '../../src/control-plane/fleet/host-calls.ts';
+import { HostSilence } from '../../src/control-plane/fleet/host-silence.ts';
+import { noOthers } from '../../src/control-plane/fleet/peers.ts';
 import { createMetricsApp, RequestMetrics } from '../../src/control-plane/monitoring/metrics.ts';
 import { createLog } from '../../src/shared/log.ts';
 import { skipWithout } from '../support/program.ts';
@@ -94,9 +98,13 @@ test('no two panels of the dashboard overlap, or have one id', () => {
 /** With the names of a histogram's series. */
 async function exposedNames(): Promise<ReadonlySet<string>> {
   const metrics = new RequestMetrics();
-  // Nothing is scraped: the context is not used.
-  const context = { log: createLog('test', 'silent'), public_url: 'http://127.0.0.1', hosts: [], tls: null };
-  await createMetricsApp(metrics, context as never).close();
+  // Nothing is scraped, so the pool opens no connection.
+  const db = openPool('postgres://127.0.0.1:1/none', () => undefined);
+  await createMetricsApp(metrics, {
+    ...{ log: createLog('test', 'silent'), db, host_calls: new HostCalls(noOthers(), new HostSilence(db)) },
+    ...{ public_url: 'http://127.0.0.1', hosts: [], tls: null },
+  }).close();
+  await db.destroy();
   return new Set(
     metrics.registry
       .getMetricsAsArray()

@@ -3,11 +3,12 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import type { Page } from 'playwright-core';
 import { insertSamples } from '../../src/control-plane/vms/metric-store.ts';
-import { METRICS, type Spreads } from '../../src/protocol/host-types.ts';
+import type { Spreads } from '../../src/protocol/host-types.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
 import { accessibilityFindings, NO_BROWSER, overhangPx } from '../support/browser.ts';
 import { type ConsoleForFile, consoleForFile, type Visit } from '../support/console-visit.ts';
 import { pageFindings } from '../support/page-findings.ts';
+import { spreadsOf } from '../support/spreads.ts';
 import { awayFromTurnOf, until } from '../support/waiting.ts';
 
 const MINUTE_MS = 60_000;
@@ -38,7 +39,7 @@ describe('the charts', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
       const wave = (1 + Math.sin(nth / 9)) / 2;
       const around = (value: number) => ({ mean: value, min: value * 0.6, max: value * 1.3 });
       const spreads: Spreads = {
-        ...(Object.fromEntries(METRICS.map((metric) => [metric, around(wave * 2e6)])) as unknown as Spreads),
+        ...spreadsOf(around(wave * 2e6)),
         cpu: around(0.1 + wave * 0.6),
         memory_used: around(1.2e8 + wave * 4e7),
         memory_host: around(2.5e8),
@@ -99,7 +100,7 @@ describe('the charts', { skip: NO_BROWSER, timeout: 600_000 }, async () => {
     await api.as(who).post(`/v1/instances/${id}/vm`);
     await api.agent.assigned(id);
     const one = { mean: 1, min: 1, max: 1 };
-    const spreads = Object.fromEntries(METRICS.map((metric) => [metric, one])) as unknown as Spreads;
+    const spreads = spreadsOf(one);
     const at_ms = Math.floor(Date.now() / MINUTE_MS - 30) * MINUTE_MS;
     await insertSamples(api.db, 60, [{ instance_id: id, at_ms, minutes: 1, spreads }]);
     await page.goto(`/instances/${name}`);

@@ -1,6 +1,7 @@
 /** HTTP ports and egress in the console, also where several people change the same. No guests. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
+import type { HttpPortId } from '../../src/shared/ids.ts';
 import { NO_BROWSER } from '../support/browser.ts';
 import { type ConsoleForFile, consoleForFile, holdNext } from '../support/console-visit.ts';
 import { dialogFindings } from '../support/dialogs.ts';
@@ -129,7 +130,7 @@ describe('HTTP ports and egress in the console', { skip: NO_BROWSER, timeout: 60
     const { who, page, listenAt, leave } = await visit();
     const { id, name } = await api.instance(who);
     await listenAt(`/instances/${name}/ports`);
-    const made = await api.as(who).post<{ id: string }>(`/v1/instances/${id}/ports`, { port: 3000 });
+    const made = await api.as(who).post<{ id: HttpPortId }>(`/v1/instances/${id}/ports`, { port: 3000 });
     const card = page.getByRole('article', { name: 'Port 3000' });
     await card.getByText('No errors').waitFor();
     const last_error = {
@@ -138,7 +139,7 @@ describe('HTTP ports and egress in the console', { skip: NO_BROWSER, timeout: 60
       message: 'Nothing listens at port 3000 in the VM.',
     };
     const used = {
-      port_id: made.body.id as never,
+      port_id: made.body.id,
       requests: 7,
       sent_bytes: 1,
       received_bytes: 1,

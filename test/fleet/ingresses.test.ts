@@ -22,7 +22,7 @@ import { stopIdle } from '../../src/control-plane/vms/stop-vm.ts';
 import { Ingress } from '../../src/ingress/ingress.ts';
 import { ControlPlaneClient } from '../../src/protocol/client.ts';
 import { parseJoinToken } from '../../src/protocol/protocol.ts';
-import type { InstanceId } from '../../src/shared/ids.ts';
+import { type InstanceId, newId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';
 import { joinStreams } from '../../src/shared/streams.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
@@ -291,7 +291,7 @@ describe('the token of an ingress', () => {
       (c) => c.heartbeat({ facts: FACTS, disks: [] }),
       (c) => c.poll({ seen: null }, signal),
       (c) => c.head(id),
-      (c) => c.dataKeys({ instance_id: id, epoch: 1 } as never),
+      (c) => c.dataKeys({ instance_id: id, vm_id: newId('vm'), epoch: 1 }),
       (c) => c.calls({ fresh: true }, signal),
       (c) => c.objectStore(),
     ];

@@ -37,7 +37,7 @@ before(async () => {
   ways = [await ToxicProxy.open(port), await ToxicProxy.open(port)];
   const token = randomBytes(32).toString('hex');
   id = await ensureHost(api.db, 'b', hashToken(token));
-  const others = [{ url: ways[1].endpoint, fingerprint: undefined as never }];
+  const others = [{ url: ways[1].endpoint, fingerprint: undefined }];
   client = new ControlPlaneClient({ address: ways[0].endpoint, token, known: others });
   await client.heartbeat({ facts: FACTS, disks: [] });
   const fence = () => startFencer(paths, 'info');

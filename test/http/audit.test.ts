@@ -12,7 +12,7 @@ import { makeExec } from '../support/execs.ts';
 import { assertError } from '../support/expect.ts';
 import { doneByHost } from '../support/file-host.ts';
 import { makeGenerations } from '../support/generations.ts';
-import { type Document, endpointsOf } from '../support/openapi.ts';
+import { documentOf, endpointsOf } from '../support/openapi.ts';
 import { makeKey, makeSession, makeSshKey, type Person, randomPublicKey } from '../support/people.ts';
 import { makePort } from '../support/ports.ts';
 import { instanceIn } from '../support/states.ts';
@@ -271,7 +271,7 @@ function entriesOf(request_id: string) {
 }
 
 describe('every changing route of the API document leaves one entry: actor, address, request', () => {
-  const changing = endpointsOf(api.app.apiDocument() as unknown as Document)
+  const changing = endpointsOf(documentOf(api.app))
     .filter((each) => each.method !== 'GET')
     .map((each) => each.operation.operationId);
   test('each changing route has a case here, and each case its route', () => {

@@ -11,7 +11,7 @@ import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { type EndpointCase, endpointCases, type PathIds } from '../support/endpoint-cases.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
-import { type Document, type Endpoint, endpointsOf } from '../support/openapi.ts';
+import { documentOf, type Endpoint, endpointsOf } from '../support/openapi.ts';
 import { makeKey, makeServiceKey, makeSudo } from '../support/people.ts';
 
 const api = await apiForFile();
@@ -106,7 +106,7 @@ const FOR_SERVICE_ACCOUNTS: readonly string[] = [
   'GET /v1/events/stream',
 ];
 
-const document = api.app.apiDocument() as unknown as Document;
+const document = documentOf(api.app);
 const endpoints = endpointsOf(document);
 
 function call(

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { createFirstAdministrator } from '../../src/control-plane/identity/first-administrator.ts';
-import { newId } from '../../src/shared/ids.ts';
+import { newId, type UserId } from '../../src/shared/ids.ts';
 import { apiForFile, type TestApi } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { makeMailFolder } from '../support/mail-folder.ts';
@@ -20,7 +20,7 @@ const NEW = 'another good password';
 const newAddress = () => `${newId('usr')}@example.org`;
 
 interface User {
-  readonly id: string;
+  readonly id: UserId;
   readonly email: string;
   readonly email_confirmed: boolean;
 }
@@ -61,13 +61,9 @@ async function reset(email: string, body: Record<string, unknown> = {}, already 
   assert.deepEqual([answer.status, answer.text], [204, '']);
 }
 
-async function waysInOf(user_id: string) {
+async function waysInOf(user_id: UserId) {
   const count = async (table: 'api_keys' | 'ssh_keys' | 'mfa_factors' | 'recovery_codes') => {
-    const rows = await db
-      .selectFrom(table)
-      .select('user_id')
-      .where('user_id', '=', user_id as never)
-      .execute();
+    const rows = await db.selectFrom(table).select('user_id').where('user_id', '=', user_id).execute();
     return rows.length;
   };
   return {
@@ -220,7 +216,7 @@ describe('a password reset', () => {
   test('of an address that somebody else registered ends their sessions, factors and keys', async () => {
     const email = newAddress();
     const squatter = await register(email);
-    await addFactor({ user_id: squatter.id as never });
+    await addFactor({ user_id: squatter.id });
     await reset(email, {}, 1);
     assert.deepEqual(await waysInOf(squatter.id), NONE);
     assertError(await api.as(squatter.session).get('/v1/me'), 'UNAUTHENTICATED');

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { DENIED_KEPT } from '../../src/control-plane/egress/denied-store.ts';
+import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile, type InstanceOut, newName } from '../support/api.ts';
 
 const api = await apiForFile();
@@ -109,7 +110,7 @@ describe('the policy', () => {
 describe('denied attempts', () => {
   const at = () => new Date().toISOString();
 
-  async function running(): Promise<string> {
+  async function running(): Promise<InstanceId> {
     const { body } = await create({ mode: 'deny' });
     await client.post(`/v1/instances/${body.id}/vm`);
     await agent.assigned(body.id);
@@ -119,7 +120,7 @@ describe('denied attempts', () => {
   test('are empty at first, merged by destination, newest first, and stay for a stopped VM', async () => {
     const id = await running();
     assert.deepEqual(await denied(id), []);
-    const about = { instance_id: id as never, count: 1 };
+    const about = { instance_id: id, count: 1 };
     const old = new Date(Date.now() - 60_000).toISOString();
     await agent.client.reportDenied({
       denials: [
@@ -147,8 +148,8 @@ describe('denied attempts', () => {
     const nowhere = { name: null, address: null, port: null, count: 1, at: at() };
     await agent.client.reportDenied({
       denials: [
-        { instance_id: first as never, ...nowhere },
-        { instance_id: second as never, ...nowhere, name: 'evil.example' },
+        { instance_id: first, ...nowhere },
+        { instance_id: second, ...nowhere, name: 'evil.example' },
       ],
     });
     assert.deepEqual(await denied(first), []);
@@ -159,7 +160,7 @@ describe('denied attempts', () => {
     const id = await running();
     const scan = (from: number) =>
       Array.from({ length: 150 }, (_, i) => ({
-        ...{ instance_id: id as never, at: at(), name: null, port: 22, count: 1 },
+        ...{ instance_id: id, at: at(), name: null, port: 22, count: 1 },
         address: `203.0.113.${(from + i) % 250}`,
       }));
     for (const from of [0, 100, 0]) await agent.client.reportDenied({ denials: scan(from) });
@@ -167,7 +168,7 @@ describe('denied attempts', () => {
     const events = await db
       .selectFrom('events')
       .select('data')
-      .where('instance_id', '=', id as never)
+      .where('instance_id', '=', id)
       .where('type', '=', 'egress.denied')
       .execute();
     assert.ok(events.length > 0 && events.length <= 10, `${events.length} events`);

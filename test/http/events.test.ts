@@ -6,7 +6,7 @@ import type { Tx } from '../../src/control-plane/db/pool.ts';
 import { append, appendPrivate } from '../../src/control-plane/events/append.ts';
 import { EVENT_TYPES, type EventType, PRIVATE_EVENT_TYPES } from '../../src/control-plane/events/model.ts';
 import { deleteOldEvents, listEvents, mayConcern } from '../../src/control-plane/events/store.ts';
-import { type InstanceId, newId } from '../../src/shared/ids.ts';
+import { type EventId, type InstanceId, newId } from '../../src/shared/ids.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';
@@ -19,7 +19,7 @@ const { db, agent } = api;
 const PATH = '/v1/events';
 
 interface EventOut {
-  readonly id: string;
+  readonly id: EventId;
   readonly type: string;
   readonly timestamp: string;
   readonly data: Record<string, unknown>;
@@ -174,11 +174,12 @@ describe('200', () => {
   test('events are deleted after 30 days', async () => {
     const who = await withAll();
     const newest = (await events(who, '?limit=1')).data[0];
+    assert.ok(newest);
     await db
       .updateTable('events')
       .set({ created_at: sql`now() - interval '31 days'` })
       .where('org_id', '=', who.org_id)
-      .where('id', '!=', newest?.id as never)
+      .where('id', '!=', newest.id)
       .execute();
     await deleteOldEvents(db);
     assert.deepEqual((await events(who)).data, [newest]);

@@ -7,6 +7,7 @@ import { Agent, request } from 'undici';
 import { ControlPlaneUnavailable } from '../../src/protocol/client.ts';
 import { AGENT_PROTOCOL, PROTOCOL_HEADER } from '../../src/protocol/protocol.ts';
 import { ROUTES } from '../../src/protocol/routes.ts';
+import type { SegmentRef } from '../../src/protocol/types.ts';
 import { newId } from '../../src/shared/ids.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { listenToRemoteHosts } from '../support/remote-hosts.ts';
@@ -55,7 +56,7 @@ async function say(path: string, body: unknown, protocol: number | null = AGENT_
     },
     body: JSON.stringify(body),
   });
-  return { status: answer.statusCode, headers: answer.headers, body: (await answer.body.json()) as never };
+  return { status: answer.statusCode, headers: answer.headers, body: await answer.body.json() };
 }
 
 before(async () => {
@@ -278,7 +279,7 @@ describe('calls about its own instance', () => {
     const { epoch } = await agent.assigned(id);
     await agent.ready(id);
     const own = segmentOf(id, epoch, 1);
-    const wrong: Record<string, readonly object[]> = {
+    const wrong: Record<string, readonly SegmentRef[]> = {
       'another instance': [segmentOf(instance.id, epoch, 1)],
       'another placement': [segmentOf(id, epoch - 1, 1)],
       'another generation': [segmentOf(id, epoch, 2)],
@@ -295,7 +296,7 @@ describe('calls about its own instance', () => {
       })),
     };
     for (const [what, segments] of Object.entries(wrong))
-      await assert.rejects(agent.commit(id, 1, { segments: segments as never }), /with 400/, what);
+      await assert.rejects(agent.commit(id, 1, { segments }), /with 400/, what);
     assert.equal((await stateOf(api, owner, id)).disk.generation, 0);
     assert.equal((await agent.commit(id, 1)).outcome, 'committed');
   });

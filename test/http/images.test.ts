@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { transaction } from '../../src/control-plane/db/pool.ts';
 import { removeImage } from '../../src/control-plane/images/remove-image.ts';
+import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { instanceIn } from '../support/states.ts';
@@ -33,12 +34,12 @@ const verdict = async (id: string, digit: string, recipe: string, needed = false
   return verdicts[0];
 };
 const remove = (id: string, prefix: string | null) => transaction(db, (tx) => removeImage(tx, id, prefix));
-const baseOf = async (id: string) =>
+const baseOf = async (id: InstanceId) =>
   (
     await db
       .selectFrom('disks')
       .select('image_version')
-      .where('instance_id', '=', id as never)
+      .where('instance_id', '=', id)
       .executeTakeFirstOrThrow()
   ).image_version;
 

@@ -1,17 +1,15 @@
 /** Mail through a server, as `BERTH_SMTP_URL` names it. */
 import assert from 'node:assert/strict';
 import { type TestContext, test } from 'node:test';
-import { createDeliver } from '../../src/control-plane/mail/send-mails.ts';
+import { createDeliver, type SmtpTimeouts } from '../../src/control-plane/mail/send-mails.ts';
 import { startSmtpServer } from '../support/smtp-server.ts';
 
 const FROM = 'berth@example.org';
 const MAIL = { to: 'ann@example.org', subject: 'Höflich', text: 'Grüße\n.\nund mehr\n', id: 'ntf_1.2' };
 
-function deliverTo(port: number, login = '', timeouts = {}) {
+function deliverTo(port: number, login = '', timeouts?: SmtpTimeouts) {
   const options = { smtp_url: `smtp://${login}127.0.0.1:${port}`, folder: '/nonexistent', from: FROM };
-  return createDeliver(
-    Object.keys(timeouts).length === 0 ? options : { ...options, timeouts: timeouts as never },
-  );
+  return createDeliver(timeouts ? { ...options, timeouts } : options);
 }
 
 test("a mail arrives unchanged, at one recipient, with its Message-ID, sent with the URL's credentials", async (t: TestContext) => {

@@ -3,10 +3,11 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { downsampleMetrics } from '../../src/control-plane/vms/metric-history.ts';
 import { insertSamples } from '../../src/control-plane/vms/metric-store.ts';
-import { METRICS, type Spread, type Spreads, type UsedMinute } from '../../src/protocol/host-types.ts';
+import type { Spread, Spreads, UsedMinute } from '../../src/protocol/host-types.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
+import { spreadsOf } from '../support/spreads.ts';
 import { instanceIn } from '../support/states.ts';
 
 const api = await apiForFile();
@@ -41,7 +42,7 @@ const read = async (id: string, range = '1h') => {
   return answer.body;
 };
 const only = (values: Partial<Spreads>): Spreads => ({
-  ...(Object.fromEntries(METRICS.map((metric) => [metric, null])) as unknown as Spreads),
+  ...spreadsOf(null),
   ...values,
 });
 const same = (value: number): Spread => ({ mean: value, min: value, max: value });

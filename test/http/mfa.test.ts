@@ -5,7 +5,7 @@ import { sql } from 'kysely';
 import { sweepUnconfirmedFactors } from '../../src/control-plane/identity/mfa/store.ts';
 import { hashToken, newToken } from '../../src/control-plane/identity/tokens.ts';
 import type { Mail } from '../../src/control-plane/mail/send-mails.ts';
-import { newId } from '../../src/shared/ids.ts';
+import { type MfaFactorId, newId } from '../../src/shared/ids.ts';
 import { mfaAppForFile, ORIGIN, type Person } from '../support/mfa-app.ts';
 import { mailNotificationsOfEvents } from '../support/notifications.ts';
 import { SoftwareAuthenticator } from '../support/software-authenticator.ts';
@@ -17,7 +17,7 @@ const FACTORS = '/v1/me/mfa/factors';
 async function addTotp(as: Person, name = 'phone') {
   const { status, body } = await mfa.callSudo('POST', FACTORS, { as, body: { type: 'totp', name } });
   assert.equal(status, 201, JSON.stringify(body));
-  return body as { id: string; secret: string; otpauth_url: string };
+  return body as { id: MfaFactorId; secret: string; otpauth_url: string };
 }
 
 async function confirmTotp(as: Person, factor: { id: string; secret: string }) {
@@ -233,11 +233,11 @@ test('an unconfirmed factor is deleted after an hour, a confirmed one stays', as
   await confirmTotp(ann, kept);
   const old = await addTotp(ann, 'old');
   const young = await addTotp(ann, 'young');
-  const age = (id: string, minutes: number) =>
+  const age = (id: MfaFactorId, minutes: number) =>
     mfa.db
       .updateTable('mfa_factors')
       .set({ created_at: sql`now() - make_interval(mins => ${minutes})` })
-      .where('id', '=', id as never)
+      .where('id', '=', id)
       .execute();
   await age(kept.id, 600);
   await age(old.id, 61);

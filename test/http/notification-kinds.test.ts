@@ -223,7 +223,7 @@ describe('of keys', () => {
 describe('of an account', () => {
   const person = () => api.person({ password: PASSWORD });
   const login = (who: Person, password = PASSWORD, agent = 'Firefox/1') =>
-    api.client.call('POST', '/v1/auth/login', {
+    api.client.call<{ readonly session_token: string }>('POST', '/v1/auth/login', {
       json: { email: who.email, password },
       headers: { 'user-agent': agent },
     });
@@ -241,7 +241,7 @@ describe('of an account', () => {
   test('login.new_place: not the first, not a known one, each new one by itself', async () => {
     const who = await person();
     await db.deleteFrom('sessions').where('user_id', '=', who.user_id).execute();
-    const session = (await login(who)).body as unknown as { session_token: string };
+    const session = (await login(who)).body;
     const { session_token } = session;
     await login(who, PASSWORD, 'Firefox/2.1');
     assert.deepEqual(await told(session_token, 'login.new_place'), []);
@@ -322,7 +322,7 @@ describe('of an account', () => {
       await new Promise(setImmediate);
     }
     await api.client.post('/v1/auth/password-reset/confirm', { token, new_password: PASSWORD });
-    const session = (await login(who)).body as unknown as { session_token: string };
+    const session = (await login(who)).body;
     const item = await only(session.session_token, 'password.changed');
     assert.equal(item.count, 2);
     assert.match(item.body, /reset by mail/);

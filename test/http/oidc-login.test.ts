@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { findWeaknesses } from '../../src/control-plane/fleet/weaknesses.ts';
 import { FLOW_COOKIE } from '../../src/control-plane/http/cookies.ts';
-import { newId, type OrgId } from '../../src/shared/ids.ts';
+import { newId, type OrgId, type UserId } from '../../src/shared/ids.ts';
 import { apiForFile, type TestApi } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { OidcBrowser } from '../support/oidc-browser.ts';
@@ -35,7 +35,7 @@ for (const each of [api, open]) {
 }
 
 interface Me {
-  readonly id: string;
+  readonly id: UserId;
   readonly email: string;
   readonly name: string;
   readonly email_confirmed: boolean;
@@ -58,11 +58,11 @@ async function meOf(browser: OidcBrowser, at = api): Promise<Me> {
   return (await at.as(token).get<Me>('/v1/me')).body;
 }
 
-async function roleIn(at: TestApi, user_id: string, org_id: OrgId = team) {
+async function roleIn(at: TestApi, user_id: UserId, org_id: OrgId = team) {
   return at.db
     .selectFrom('memberships')
     .select(['role', 'by_groups'])
-    .where('user_id', '=', user_id as never)
+    .where('user_id', '=', user_id)
     .where('org_id', '=', org_id)
     .executeTakeFirst();
 }
@@ -88,7 +88,7 @@ describe('a login at the provider', () => {
     const memberships = await api.db
       .selectFrom('memberships')
       .select('org_id')
-      .where('user_id', '=', me.id as never)
+      .where('user_id', '=', me.id)
       .execute();
     assert.deepEqual(memberships, [{ org_id: team }]);
   });
@@ -214,7 +214,7 @@ describe('an unknown identity', () => {
       .selectFrom('memberships as m')
       .innerJoin('organisations as o', 'o.id', 'm.org_id')
       .select(['m.role', 'o.quotas'])
-      .where('m.user_id', '=', id as never)
+      .where('m.user_id', '=', id)
       .execute();
     assert.equal(own.length, 1);
     assert.equal(own[0]?.quotas.instances, 0);

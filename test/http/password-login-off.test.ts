@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import { present } from '../../src/shared/assert.ts';
+import type { UserId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { OidcBrowser } from '../support/oidc-browser.ts';
@@ -96,8 +97,8 @@ describe('sudo by a new login at the provider', () => {
     const cookie = page.set_cookies.find((each) => each.startsWith('__Secure-berth_sudo='));
     assert.match(cookie ?? '', /; Path=\/v1; Max-Age=300; HttpOnly; Secure; SameSite=Strict$/);
     assert.equal(await hasSudo(who), true);
-    const { id } = (await api.as(who.session).get<{ id: string }>('/v1/me')).body;
-    const other = { ...who, session: (await makeSession(api.db, id as never)).session };
+    const { id } = (await api.as(who.session).get<{ id: UserId }>('/v1/me')).body;
+    const other = { ...who, session: (await makeSession(api.db, id)).session };
     assert.equal(await hasSudo(other), false, 'not to another session of the person');
   });
 

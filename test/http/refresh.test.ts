@@ -31,8 +31,12 @@ function refresh(headers: Record<string, string>): Promise<Answer<SessionOut>> {
   return api.client.post('/v1/auth/refresh', undefined, { headers });
 }
 const sessionIdOf = async (session: string) => {
-  const list = await api.as(session).get<{ data: { id: string; current: boolean }[] }>('/v1/auth/sessions');
-  return list.body.data.find(({ current }) => current)?.id as never;
+  const list = await api
+    .as(session)
+    .get<{ data: { id: SessionId; current: boolean }[] }>('/v1/auth/sessions');
+  const own = list.body.data.find(({ current }) => current);
+  assert.ok(own);
+  return own.id;
 };
 
 describe('200', () => {

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import type { Role } from '../../src/control-plane/db/tables.ts';
-import type { InstanceId, OrgId } from '../../src/shared/ids.ts';
+import type { InstanceId, OrgId, SshKeyId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { notificationsOf, raiseNotificationsOfEvents } from '../support/notifications.ts';
@@ -14,7 +14,7 @@ const { db } = api;
 const KEYS = '/v1/me/ssh-keys';
 
 interface KeyOut {
-  readonly id: string;
+  readonly id: SshKeyId;
   readonly org_id: string | null;
   readonly fingerprint: string;
 }
@@ -139,7 +139,7 @@ describe('a key that an API key registers', () => {
     // Written past every check, it lets in nobody all the same.
     await db
       .insertInto('instance_ssh_keys')
-      .values({ instance_id: at_b, ssh_key_id: registered.id as never })
+      .values({ instance_id: at_b, ssh_key_id: registered.id })
       .execute();
     await db.updateTable('instances').set({ ssh_key_mode: 'explicit' }).where('id', '=', at_b).execute();
     assert.deepEqual(await letIn(other, at_b), []);

@@ -4,12 +4,12 @@ import { describe, test } from 'node:test';
 import { transaction } from '../../src/control-plane/db/pool.ts';
 import { countUsage } from '../../src/control-plane/usage/count-usage.ts';
 import { addHttpBytes, countLastStored, deleteOldUsage } from '../../src/control-plane/usage/store.ts';
-import { METRICS, type Spreads } from '../../src/protocol/host-types.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import type { Person } from '../support/people.ts';
 import { makePort } from '../support/ports.ts';
+import { spreadsOf } from '../support/spreads.ts';
 import { instanceIn } from '../support/states.ts';
 
 const api = await apiForFile();
@@ -128,10 +128,9 @@ test('processor time is counted from the reported minutes, each once', async () 
   const owner = await api.person();
   const { id } = await instanceIn(api, owner, 'running');
   await db.updateTable('instances').set({ cpus: 4 }).where('id', '=', id).execute();
-  const none = Object.fromEntries(METRICS.map((metric) => [metric, null])) as unknown as Spreads;
   const cpu = { mean: 1.5, min: 1, max: 2 };
   const minute = new Date(Math.floor((Date.now() - 300_000) / 60_000) * 60_000).toISOString();
-  const minutes = [{ instance_id: id, at: minute, spreads: { ...none, cpu } }];
+  const minutes = [{ instance_id: id, at: minute, spreads: { ...spreadsOf(null), cpu } }];
   for (const _ of [1, 2]) await agent.client.reportMinutes({ minutes }, AbortSignal.timeout(10_000));
   const { data } = await read(owner, `?instance=${id}`);
   assert.deepEqual(

@@ -8,7 +8,7 @@ import {
   enforceDeadlines,
   GRACE_MS,
 } from '../../src/control-plane/vms/deadline-monitor.ts';
-import { newId } from '../../src/shared/ids.ts';
+import { type InstanceId, newId } from '../../src/shared/ids.ts';
 import { apiForFile, type VmOut } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { FACTS } from '../support/scripted-agent.ts';
@@ -20,11 +20,11 @@ const client = api.as(owner);
 const { agent } = api;
 
 /** Shorter than a second: the state that is there is what a caller gets. */
-async function eventTypes(instance_id: string): Promise<string[]> {
+async function eventTypes(instance_id: InstanceId): Promise<string[]> {
   const rows = await api.db
     .selectFrom('events')
     .select(['type', 'sequence'])
-    .where('instance_id', '=', instance_id as never)
+    .where('instance_id', '=', instance_id)
     .orderBy('sequence')
     .execute();
   assert.deepEqual(

@@ -132,10 +132,7 @@ describe('a delivery', () => {
     const webhook = await makeWebhook(api, owner, receiver.url);
     await happen(api, owner.org_id, 1);
     const { event_id } = await attempted(owner, webhook, 1);
-    await api.context.db
-      .deleteFrom('events')
-      .where('id', '=', event_id as never)
-      .execute();
+    await api.context.db.deleteFrom('events').where('id', '=', event_id).execute();
     const { event_type, resource, request, attempts } = await delivery(owner, webhook);
     assert.deepEqual([event_type, resource, request, attempts.length], [null, null, null, 1]);
   });

@@ -5,7 +5,7 @@ import { transaction } from '../../src/control-plane/db/pool.ts';
 import { numberEvents } from '../../src/control-plane/events/store.ts';
 import { fanOutToWebhooks } from '../../src/control-plane/webhooks/fan-out.ts';
 import { present } from '../../src/shared/assert.ts';
-import { newId } from '../../src/shared/ids.ts';
+import { newId, type OrgId, type WebhookId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { until } from '../support/waiting.ts';
 import {
@@ -22,20 +22,20 @@ const api = await apiForFile();
 sendWebhooks(api);
 const HOUR_MS = 3_600_000;
 
-const eventsOf = (org_id: string, type: string) =>
+const eventsOf = (org_id: OrgId, type: string) =>
   api.db
     .selectFrom('events')
     .select(['data', 'actor', 'user_id'])
-    .where('org_id', '=', org_id as never)
+    .where('org_id', '=', org_id)
     .where('type', '=', type)
     .execute();
 
 /** As if it had been failing for so long. */
-async function failingFor(id: string, ms: number): Promise<void> {
+async function failingFor(id: WebhookId, ms: number): Promise<void> {
   await api.db
     .updateTable('webhooks')
     .set({ failing_since: new Date(Date.now() - ms) })
-    .where('id', '=', id as never)
+    .where('id', '=', id)
     .execute();
 }
 
@@ -182,9 +182,9 @@ describe('a webhook that is enabled again', () => {
 });
 
 describe('a delivery that is inserted during the disabling', () => {
-  const statesOf = async (id: string) => {
+  const statesOf = async (id: WebhookId) => {
     const query = api.db.selectFrom('webhook_deliveries').select('state');
-    return (await query.where('webhook_id', '=', id as never).execute()).map(({ state }) => state);
+    return (await query.where('webhook_id', '=', id).execute()).map(({ state }) => state);
   };
 
   test('fails with the others', async () => {
@@ -208,7 +208,7 @@ describe('a delivery that is inserted during the disabling', () => {
     await api.as(owner).patch(`/v1/webhooks/${id}`, { status: 'disabled' });
     await api.db
       .insertInto('webhook_deliveries')
-      .values({ id: newId('whd'), webhook_id: id as never, event_id: newId('evt'), position: 1 })
+      .values({ id: newId('whd'), webhook_id: id, event_id: newId('evt'), position: 1 })
       .execute();
     await api.as(owner).patch(`/v1/webhooks/${id}`, { status: 'enabled' });
     assert.deepEqual(await statesOf(id), ['failed']);

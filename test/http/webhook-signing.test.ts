@@ -86,7 +86,7 @@ describe('a rotation', () => {
     await api.db
       .updateTable('webhooks')
       .set({ previous_expires_at: new Date(Date.now() - 1_000) })
-      .where('id', '=', id as never)
+      .where('id', '=', id)
       .execute();
     await happen(api, owner.org_id, 2);
     const [, after] = await receiver.has(2);

@@ -67,7 +67,7 @@ describe('201', () => {
     const row = await api.db
       .selectFrom('webhooks')
       .selectAll()
-      .where('id', '=', id as never)
+      .where('id', '=', id)
       .executeTakeFirstOrThrow();
     assert.ok(!JSON.stringify(row).includes(secret.slice(6)));
     assert.ok(!row.secret.toString('latin1').includes(secret.slice(6)));
@@ -143,7 +143,7 @@ describe('200', () => {
     assert.deepEqual(body, changed.body);
     assert.equal(headers['etag'], changed.headers['etag']);
     const { updated_at: _, ...rest } = body as WebhookOut & { updated_at: string };
-    const { updated_at: __, ...was } = before as unknown as Record<string, unknown>;
+    const { updated_at: __, ...was } = before as WebhookOut & { updated_at: string };
     assert.deepEqual(rest, { ...was, id, ...change });
     assert.ok(secret);
   });

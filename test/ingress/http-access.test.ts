@@ -5,6 +5,7 @@ import { type IncomingMessage, type RequestOptions, request as sendRequest } fro
 import { test } from 'node:test';
 import { WebSocket, WebSocketServer } from 'ws';
 import type { AuthoriseHttpRequest, AuthoriseHttpResponse } from '../../src/protocol/ingress-types.ts';
+import type { Cleanup } from '../support/cleanup.ts';
 import { guestServer, NAME, proxyTo, type Scripted } from '../support/http-ingress.ts';
 import { HOST } from '../support/sockets.ts';
 import { until } from '../support/waiting.ts';
@@ -22,14 +23,14 @@ function authorise({ bearer, cookie }: AuthoriseHttpRequest): AuthoriseHttpRespo
 }
 
 async function scene(
-  t: { after(then: () => void): void },
+  t: Cleanup,
   scripted: Partial<Scripted> = {},
   options: Parameters<typeof proxyTo>[2] = {},
 ) {
   const seen: IncomingMessage[] = [];
   const sockets = new WebSocketServer({ noServer: true });
   const address = await guestServer(
-    t as never,
+    t,
     (request, response) => {
       seen.push(request);
       request.resume();
@@ -43,7 +44,7 @@ async function scene(
       }),
   );
   const under_test = await proxyTo(
-    t as never,
+    t,
     { address: () => address, authorise, ...scripted },
     { ...options, route: { access: 'private', ...options.route } },
   );

@@ -6,6 +6,7 @@ import { type IncomingMessage, type RequestOptions, request as sendRequest } fro
 import { connect as connectHttp2 } from 'node:http2';
 import { connect } from 'node:net';
 import { test } from 'node:test';
+import type { Cleanup } from '../support/cleanup.ts';
 import { guestServer, NAME, proxyTo, rawGuest, sendRaw, tellAll } from '../support/http-ingress.ts';
 import { HOST } from '../support/sockets.ts';
 import { until } from '../support/waiting.ts';
@@ -18,8 +19,8 @@ interface Told {
   readonly body: string;
 }
 
-const telling = (t: { after(then: () => void): void }) =>
-  guestServer(t as never, async (request, response) => {
+const telling = (t: Cleanup) =>
+  guestServer(t, async (request, response) => {
     const body = Buffer.concat(await request.toArray()).toString();
     response.setHeader('x-guest', 'yes').end(tellAll(request, body));
   });

@@ -6,6 +6,7 @@ import { connect } from 'node:net';
 import { test } from 'node:test';
 import { WebSocket, WebSocketServer } from 'ws';
 import { openFilesLimit } from '../../src/shared/connection-budget.ts';
+import type { Cleanup } from '../support/cleanup.ts';
 import { guestServer, NAME, proxyTo, rawGuest, sendRaw } from '../support/http-ingress.ts';
 import { startLineProgram, startProxy } from '../support/line-program.ts';
 import { HOST } from '../support/sockets.ts';
@@ -14,13 +15,13 @@ import { until } from '../support/waiting.ts';
 
 const THOROUGH = thorough(import.meta.filename);
 
-async function echoing(t: { after(then: () => void): void }): Promise<string> {
+async function echoing(t: Cleanup): Promise<string> {
   const sockets = new WebSocketServer({
     noServer: true,
     handleProtocols: (offered) => [...offered][0] ?? false,
   });
   return guestServer(
-    t as never,
+    t,
     (_request, response) => response.writeHead(426).end('only WebSockets'),
     (server) =>
       server.on('upgrade', (request, socket, head) => {

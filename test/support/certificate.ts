@@ -3,13 +3,13 @@ import { execFile } from 'node:child_process';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { TestContext } from 'node:test';
 import { promisify } from 'node:util';
 import type { Certificate } from '../../src/ingress/http/listener.ts';
+import type { Cleanup } from './cleanup.ts';
 
 const run = promisify(execFile);
 
-export async function certificate(t: Pick<TestContext, 'after'>, name: string): Promise<Certificate> {
+export async function certificate(t: Cleanup, name: string): Promise<Certificate> {
   const folder = await mkdtemp(join(tmpdir(), 'berth-cert-'));
   t.after(() => rm(folder, { recursive: true, force: true }));
   const [key, cert] = [join(folder, 'key'), join(folder, 'cert')];

@@ -2,6 +2,15 @@ import assert from 'node:assert/strict';
 import { ERROR_CODES, type ErrorCode } from '../../src/shared/errors.ts';
 import type { Answer, ErrorBody } from './client.ts';
 
+/** Asserts that the response is any error, as {@link assertError} knows them. */
+export function assertAnyError(answer: Answer<ErrorBody>): void {
+  const { code } = answer.body.error;
+  assert.ok(isErrorCode(code), answer.text);
+  assertError(answer, code);
+}
+
+const isErrorCode = (code: string): code is ErrorCode => Object.hasOwn(ERROR_CODES, code);
+
 /** Asserts an error response: the code's status, the common body, and the request's id in header and body. */
 export function assertError(answer: Answer<unknown>, code: ErrorCode, message?: RegExp): ErrorBody['error'] {
   assert.equal(answer.status, ERROR_CODES[code].status, `${answer.status} ${answer.text}`);

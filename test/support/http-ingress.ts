@@ -3,11 +3,10 @@
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type RequestListener, type Server } from 'node:http';
 import { type AddressInfo, connect, createServer as createTcp, type Socket } from 'node:net';
-import type { TestContext } from 'node:test';
-import { HttpProxy } from '../../src/ingress/http/http-proxy.ts';
+import { type HttpControlPlane, HttpProxy } from '../../src/ingress/http/http-proxy.ts';
 import { type Certificate, HttpListener } from '../../src/ingress/http/listener.ts';
 import { HTTP_LIMITS, type HttpLimits } from '../../src/ingress/limits.ts';
-import { type ControlPlaneClient, RequestRefused } from '../../src/protocol/client.ts';
+import { RequestRefused } from '../../src/protocol/client.ts';
 import {
   type AuthoriseHttpRequest,
   type AuthoriseHttpResponse,
@@ -18,6 +17,7 @@ import { problemOf } from '../../src/protocol/schemas.ts';
 import { newId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';
 import { TrustedProxies } from '../../src/shared/networks.ts';
+import type { Cleanup } from './cleanup.ts';
 import { HOST } from './sockets.ts';
 
 export const NAME = 'web-abcdefgh.localhost';
@@ -52,7 +52,7 @@ export function httpRoute(change: Partial<HttpRoute> = {}): HttpRoute {
 }
 
 export async function proxyTo(
-  t: Pick<TestContext, 'after'>,
+  t: Cleanup,
   scripted: Scripted,
   options: {
     route?: Partial<HttpRoute>;
@@ -69,7 +69,7 @@ export async function proxyTo(
         reject(new Error('over')),
       );
     });
-  const client = {
+  const client: HttpControlPlane = {
     httpRoutes: async ({ seen }: { seen: string | null }, signal: AbortSignal) =>
       seen === 'now' ? pause(signal) : { etag: 'now', routes: [route] },
     openPort: async () => {
@@ -94,7 +94,7 @@ export async function proxyTo(
       scripted.wake?.();
       return { outcome: 'coming' };
     },
-  } as unknown as ControlPlaneClient;
+  };
   let route = httpRoute(options.route);
   const limits = { ...HTTP_LIMITS, ...options.limits };
   const proxy = new HttpProxy({
@@ -125,7 +125,7 @@ export async function proxyTo(
 
 /** An HTTP server in place of a guest's. Returns its address. */
 export async function guestServer(
-  t: Pick<TestContext, 'after'>,
+  t: Cleanup,
   serve: RequestListener,
   more: (server: Server) => void = () => undefined,
 ): Promise<string> {
@@ -141,10 +141,7 @@ export async function guestServer(
 }
 
 /** A server that answers each connection's first bytes with `answer`, and keeps what it heard. */
-export async function rawGuest(
-  t: Pick<TestContext, 'after'>,
-  answer: (socket: Socket, heard: string) => void,
-): Promise<string> {
+export async function rawGuest(t: Cleanup, answer: (socket: Socket, heard: string) => void): Promise<string> {
   const sockets = new Set<Socket>();
   const server = createTcp((socket) => {
     sockets.add(socket);

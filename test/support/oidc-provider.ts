@@ -80,14 +80,14 @@ export async function startProvider(redirect_uris: string[]): Promise<TestProvid
       return account && { accountId: sub, claims: async () => ({ sub, ...account }) };
     },
     // Whoever is logged in has consented.
-    loadExistingGrant: async (ctx: GrantContext) => {
-      const { client, session, params } = ctx.oidc;
-      const grant = new ctx.oidc.provider.Grant({ clientId: client.clientId, accountId: session.accountId });
-      grant.addOIDCScope(String(params.scope));
+    loadExistingGrant: async ({ oidc: { client, session, params, provider } }) => {
+      if (!client || !session?.accountId) return undefined;
+      const grant = new provider.Grant({ clientId: client.clientId, accountId: session.accountId });
+      grant.addOIDCScope(String(params?.['scope']));
       await grant.save();
       return grant;
     },
-  } as never);
+  });
   provider.on('grant.success', ({ oidc }) => {
     if (oidc.params?.['grant_type'] === 'refresh_token') refreshes += 1;
   });
@@ -97,7 +97,7 @@ export async function startProvider(redirect_uris: string[]): Promise<TestProvid
     if (state.ignores_prompt) request.url = request.url?.replace('&prompt=login&max_age=0', '');
     const uid = /^\/interaction\/([\w-]+)$/.exec(request.url ?? '')?.[1];
     if (uid === undefined) return void answer(request, response);
-    interaction(provider as never, accounts, state, request, response).catch((error: unknown) => {
+    interaction(provider, accounts, state, request, response).catch((error: unknown) => {
       const known = error instanceof errors.OIDCProviderError;
       response.writeHead(known ? 400 : 500).end(String(error));
     });
@@ -117,18 +117,6 @@ export async function startProvider(redirect_uris: string[]): Promise<TestProvid
   };
 }
 
-interface GrantContext {
-  readonly oidc: {
-    readonly client: { readonly clientId: string };
-    readonly session: { readonly accountId: string };
-    readonly params: { readonly scope: unknown };
-    readonly provider: { readonly Grant: new (of: object) => Grant };
-  };
-}
-interface Grant {
-  addOIDCScope(scope: string): void;
-  save(): Promise<string>;
-}
 interface Interactions {
   interactionFinished(request: IncomingMessage, response: ServerResponse, result: object): Promise<void>;
 }

@@ -1,4 +1,5 @@
 /** Reads the API document for tests. */
+import type { FastifyInstance } from 'fastify';
 import type { RouteAccess } from '../../src/control-plane/http/access.ts';
 
 export interface Operation {
@@ -33,6 +34,7 @@ export interface Document {
   readonly openapi: string;
   readonly info: { readonly title: string; readonly version: string };
   readonly security: readonly unknown[];
+  readonly tags: readonly { readonly name: string; readonly description: string }[];
   readonly components: Readonly<Record<string, Readonly<Record<string, unknown>>>>;
   readonly paths: Readonly<Record<string, Readonly<Record<string, Operation>>>>;
 }
@@ -43,6 +45,11 @@ export interface Endpoint {
   readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
   readonly path: string;
   readonly operation: Operation;
+}
+
+/** The document as it is served. */
+export function documentOf(app: FastifyInstance): Document {
+  return JSON.parse(JSON.stringify(app.apiDocument()));
 }
 
 /** Every operation, with its references resolved. */

@@ -3,8 +3,8 @@
  * in FOLDER/NAME.json. Prints a line of JSON for each request that it got, with everything of it.
  */
 import { readdirSync, readFileSync } from 'node:fs';
-import type { IncomingMessage, ServerResponse } from 'node:http';
-import { createSecureServer, type ServerHttp2Stream } from 'node:http2';
+import type { IncomingMessage } from 'node:http';
+import { createSecureServer, type Http2ServerRequest, type Http2ServerResponse } from 'node:http2';
 import { join } from 'node:path';
 import type { Duplex } from 'node:stream';
 import { createSecureContext, type SecureContext, type TLSSocket } from 'node:tls';
@@ -32,13 +32,17 @@ const is_quiet = process.env['QUIET'] === '1';
 const tell = (got: Got) =>
   is_quiet && got.method !== 'READY' ? true : process.stdout.write(`${JSON.stringify(got)}\n`);
 
-const sniOf = (request: IncomingMessage) => {
-  const stream = (request as unknown as { stream?: ServerHttp2Stream }).stream;
-  const socket = (stream?.session?.socket ?? request.socket) as TLSSocket;
+type Request = IncomingMessage | Http2ServerRequest;
+/** To HTTP/1.1 it is a `ServerResponse`, which has all that is called here. */
+type Response = Http2ServerResponse;
+
+const sniOf = (request: Request) => {
+  const session = 'stream' in request ? request.stream.session : undefined;
+  const socket = (session?.socket ?? request.socket) as TLSSocket;
   return String(socket.servername || '');
 };
 
-async function read(request: IncomingMessage): Promise<Got> {
+async function read(request: Request): Promise<Got> {
   const parts: Buffer[] = [];
   for await (const part of request) parts.push(part as Buffer);
   const { httpVersion, method = '', url = '', rawHeaders, rawTrailers } = request;
@@ -55,7 +59,7 @@ async function read(request: IncomingMessage): Promise<Got> {
   };
 }
 
-async function serve(request: IncomingMessage, response: ServerResponse): Promise<void> {
+async function serve(request: Request, response: Response): Promise<void> {
   const path = new URL(request.url ?? '/', 'https://x').pathname;
   if (path === '/held') {
     // The answer comes before the request's body.
@@ -85,14 +89,14 @@ async function serve(request: IncomingMessage, response: ServerResponse): Promis
 const EMPTY: Got = { sni: '', version: '', method: '', url: '', headers: [], body: '', trailers: [] };
 
 /** Each event is sent when the client has asked for it by another request. */
-const waiting: ServerResponse[] = [];
-function events(response: ServerResponse): void {
+const waiting: Response[] = [];
+function events(response: Response): void {
   response.writeHead(200, { 'Content-Type': 'text/event-stream' });
   response.write('data: 1\n\n');
   waiting.push(response);
 }
 
-async function big(response: ServerResponse, mib: number): Promise<void> {
+async function big(response: Response, mib: number): Promise<void> {
   response.writeHead(200, { 'Content-Length': String(mib * 2 ** 20) });
   const part = Buffer.alloc(2 ** 16, 'x');
   for (let sent = 0; sent < mib * 16; sent++) {
@@ -102,7 +106,7 @@ async function big(response: ServerResponse, mib: number): Promise<void> {
 }
 
 /** By git's plain protocol, with a name and a password. */
-function repository({ headers }: Got, path: string, response: ServerResponse): void {
+function repository({ headers }: Got, path: string, response: Response): void {
   const at = headers.findIndex((name, index) => index % 2 === 0 && name.toLowerCase() === 'authorization');
   const given = Buffer.from(/^Basic (.*)$/.exec(headers[at + 1] ?? '')?.[1] ?? '', 'base64').toString('utf8');
   if (at < 0 || given !== `user:${process.env['GIT_PASSWORD']}`)
@@ -122,15 +126,11 @@ const server = createSecureServer({
 server.on('request', (request, response) => {
   const path = request.url ?? '';
   if (path === '/next') for (const each of waiting.splice(0)) each.end('data: 2\n\n');
-  void serve(request as unknown as IncomingMessage, response as unknown as ServerResponse).catch(
-    () => undefined,
-  );
+  void serve(request, response).catch(() => undefined);
 });
 server.on('checkContinue', (request, response) => {
   response.writeContinue();
-  void serve(request as unknown as IncomingMessage, response as unknown as ServerResponse).catch(
-    () => undefined,
-  );
+  void serve(request, response).catch(() => undefined);
 });
 server.on('upgrade', (request: IncomingMessage, socket: Duplex) => {
   const { httpVersion, method = '', url = '', rawHeaders } = request;

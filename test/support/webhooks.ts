@@ -22,7 +22,7 @@ import { startReceiver } from './receivers.ts';
 import { until } from './waiting.ts';
 
 export interface WebhookOut {
-  readonly id: string;
+  readonly id: WebhookId;
   readonly url: string;
   readonly events: readonly string[];
   readonly name: string;
@@ -37,8 +37,8 @@ export interface WebhookOut {
 export type MadeWebhook = WebhookOut & { readonly secret: string };
 
 export interface DeliveryOut {
-  readonly id: string;
-  readonly event_id: string;
+  readonly id: WebhookDeliveryId;
+  readonly event_id: EventId;
   readonly event_type: string;
   readonly status: string;
   readonly attempt_count: number;

@@ -3,6 +3,7 @@ import { createHmac, randomBytes } from 'node:crypto';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { canonicalJson } from '../../shared/canonical-json.ts';
+import type { AuditId, OrgId } from '../../shared/ids.ts';
 import { deriveKey } from '../../shared/seal.ts';
 import { AuditMacs, type WrittenEntry } from './seal-audit.ts';
 
@@ -10,10 +11,11 @@ const root_key = randomBytes(32);
 const macs = new AuditMacs(root_key);
 const text = fc.string({ unit: 'binary' });
 const maybe = fc.option(text, { nil: null });
-const entries = fc.record({
-  ...{ org_id: text, id: text, at: text, actor: text, action: text },
+const entries: fc.Arbitrary<WrittenEntry> = fc.record({
+  ...{ org_id: text.map((id) => id as OrgId), id: text.map((id) => id as AuditId) },
+  ...{ at: text, actor: text, action: text },
   ...{ target: maybe, ip: maybe, request_id: maybe, data: fc.dictionary(text, fc.jsonValue()) },
-}) as unknown as fc.Arbitrary<WrittenEntry>;
+});
 const keyed = (info: string) => createHmac('sha256', deriveKey(root_key, info));
 
 test("an entry's own MAC covers its canonical JSON, and no column beside it", () => {

@@ -130,6 +130,7 @@ export type SentMail = Mail & { readonly id: string };
 export type Deliver = (mail: SentMail) => Promise<void>;
 
 /** How long a server may be silent: until it accepts the connection, until its greeting, and between two answers. */
+export type SmtpTimeouts = typeof SMTP_TIMEOUTS;
 const SMTP_TIMEOUTS = { connectionTimeout: 10_000, greetingTimeout: 10_000, socketTimeout: 30_000 };
 const FROM_NAME = 'Berth';
 
@@ -138,7 +139,7 @@ export function createDeliver(options: {
   smtp_url: string | null;
   folder: string;
   from: string;
-  timeouts?: typeof SMTP_TIMEOUTS;
+  timeouts?: SmtpTimeouts;
 }): Deliver {
   return options.smtp_url === null
     ? intoFolder(options.folder, options.from)
@@ -162,7 +163,7 @@ function intoFolder(folder: string, from: string): Deliver {
   };
 }
 
-function bySmtp(smtp_url: string, from: string, timeouts: typeof SMTP_TIMEOUTS): Deliver {
+function bySmtp(smtp_url: string, from: string, timeouts: SmtpTimeouts): Deliver {
   return async (mail) => {
     const { createTransport } = await import('nodemailer');
     // In the first argument: the second one would be headers of every message.

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { METRICS, type Spreads } from '../../protocol/host-types.ts';
+import { METRICS, type Metric, type Spread, type Spreads } from '../../protocol/host-types.ts';
 import { downsample, type MetricSample } from './metric-history.ts';
 
 const MINUTE_MS = 60_000;
@@ -11,9 +11,12 @@ const spread = fc
   .array(fc.double({ min: 0, max: 1e12, noNaN: true }), { minLength: 3, maxLength: 3 })
   .map((values) => values.sort((one, other) => one - other))
   .map(([min, mean, max]) => ({ min: min ?? 0, mean: mean ?? 0, max: max ?? 0 }));
-const spreads = fc.record(
-  Object.fromEntries(METRICS.map((metric) => [metric, fc.option(spread)])),
-) as unknown as fc.Arbitrary<Spreads>;
+const spreads: fc.Arbitrary<Spreads> = fc.record(
+  Object.fromEntries(METRICS.map((metric) => [metric, fc.option(spread)])) as Record<
+    Metric,
+    fc.Arbitrary<Spread | null>
+  >,
+);
 const samples: fc.Arbitrary<MetricSample[]> = fc.uniqueArray(
   fc.record({
     at_ms: fc.integer({ min: 0, max: 60 * 24 * 3 }).map((minute) => minute * MINUTE_MS),

@@ -175,8 +175,14 @@ class RouteTable {
 const WAYS_MAX = 8;
 const WAY_AGAIN_MS = 100;
 
+/** What it asks of the control plane. */
+export type HttpControlPlane = Pick<
+  ControlPlaneClient,
+  'authoriseHttp' | 'httpRoutes' | 'openPort' | 'openTunnel' | 'redeemHttpTicket' | 'reportHttp' | 'wake'
+>;
+
 export interface HttpProxyOptions extends ReadingOptions {
-  readonly client: ControlPlaneClient;
+  readonly client: HttpControlPlane;
   readonly limits: HttpLimits;
   readonly log: Log;
   /** A port came into use. */

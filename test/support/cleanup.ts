@@ -1,0 +1,4 @@
+/** Where a helper leaves what must end: a test's context, or the hooks of its file. */
+export interface Cleanup {
+  after(end: () => unknown): void;
+}
