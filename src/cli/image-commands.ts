@@ -13,9 +13,9 @@ import { BUSY, listRemoved, listVersions, withImageLock } from '../control-plane
 import { IMAGE_ID } from '../disk-format/image-manifest.ts';
 import { removeStoredImage, storeImage } from '../disk-format/image-objects.ts';
 import { findHostImage, type HostImage, readHostImage } from '../host/image/host-images.ts';
-import { UnusableImageError } from '../host/own-image/byte-source.ts';
 import { checkBoot } from '../host/own-image/check-boot.ts';
 import { makeOwnImage } from '../host/own-image/make-image.ts';
+import { UnusableImageError } from '../host/own-image/read-tar.ts';
 import { chooseAccelerator } from '../host/vm/accelerator.ts';
 import { openJail } from '../host/vm/jail.ts';
 import { kvmGroup, PROBE_UID } from '../host/vm/uid.ts';

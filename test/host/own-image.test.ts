@@ -26,6 +26,7 @@ import { problemsIn } from '../../src/host/own-image/install-machine.ts';
 import { readTar, type TarEntry } from '../../src/host/own-image/read-tar.ts';
 import { headOf, unpacked } from '../../src/host/own-image/unpacked.ts';
 import { type MadeEntry, paxEntry, tarEntry, tarOf } from '../support/tar-maker.ts';
+import { until } from '../support/waiting.ts';
 
 const AS_ROOT =
   process.getuid?.() === 0 ? {} : { skip: 'files get the owners that the archive says: takes root' };
@@ -192,7 +193,21 @@ const REFUSED: Readonly<Record<string, readonly [Buffer | readonly (MadeEntry | 
   ],
   'a damaged header': [Buffer.alloc(1_024, 'x'), /not a tar archive/],
   'a sparse file': [[paxEntry({ 'GNU.sparse.major': '1' }), { path: 'a' }], /sparse/],
-  'a header of a gigabyte': [[{ path: 'x', type: 'x', size: 2 ** 30 }], /over 1 MiB/],
+  'a sparse file of GNU’s own form': [[{ path: 'a', type: 'S', content: 'x' }], /sparse/],
+  'an entry of a type that nobody knows': [[{ path: 'a', type: 'Z' }], /unknown type/],
+  'a header of a gigabyte': [[{ path: 'x', type: 'x', size: 2 ** 30 }], /over 4 MiB/],
+  'a long name of a gigabyte': [[{ path: 'x', type: 'L', size: 2 ** 30 }], /over 4 MiB/],
+  'a size that is no number': [[paxEntry({ size: 'all' }), { path: 'a', content: 'x' }], /damaged/],
+  'a size without end': [[paxEntry({ size: '9'.repeat(400) }), { path: 'a', content: 'x' }], /has more than/],
+  'an owner that is no number': [[paxEntry({ uid: 'root' }), { path: 'a' }], /invalid number/],
+  'an owner that chown would leave as it is': [
+    [paxEntry({ gid: String(2 ** 32 - 1) }), { path: 'a' }],
+    /invalid owner/,
+  ],
+  'a link with bytes that the archive does not have': [
+    [paxEntry({ size: String(2 ** 40) }), { path: 'a', type: '2', target: 'b' }],
+    /ends in the middle/,
+  ],
   'an invalid name': [
     [{ path: `a\u0001/${'x'.repeat(10)}` }, paxEntry({ path: 'y'.repeat(300) }), { path: 'a' }],
     /is invalid/,
@@ -210,6 +225,37 @@ for (const [what, [entries, why]] of Object.entries(REFUSED)) {
     await assert.rejects(unpack(t, [archive]), { name: 'UnusableImageError', message: why });
   });
 }
+
+test('content that nobody reads is skipped, and an error of reading the bytes is not the archive’s', async () => {
+  const archive = tarOf({ path: 'a', content: Buffer.alloc(3 * MIB, 'a') }, { path: 'b', content: 'b' });
+  const paths: string[] = [];
+  const pieces = async function* () {
+    for (let at = 0; at < archive.length; at += 65_536) yield archive.subarray(at, at + 65_536);
+  };
+  for await (const { path } of readTar(pieces())) paths.push(path);
+  assert.deepEqual(paths, ['a', 'b']);
+  const broken = new Error('the disk is broken');
+  const failing = async function* () {
+    yield archive.subarray(0, MIB);
+    throw broken;
+  };
+  await assert.rejects(async () => {
+    for await (const entry of readTar(failing())) for await (const _ of entry.body());
+  }, broken);
+});
+
+test('an archive that is read no further lets go of its bytes', async () => {
+  let let_go = false;
+  const pieces = async function* () {
+    try {
+      for (;;) yield tarEntry({ path: 'a', content: Buffer.alloc(65_536) });
+    } finally {
+      let_go = true;
+    }
+  };
+  for await (const { path } of readTar(pieces())) if (path === 'a') break;
+  await until('the bytes are let go', () => let_go);
+});
 
 test('folders that exist only in paths count as entries', async (t) => {
   const tree = new ImageTree({ folder: await workFolder(t), max_bytes: MIB });

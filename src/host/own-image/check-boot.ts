@@ -23,8 +23,8 @@ import { qemuArguments } from '../vm/qemu-command.ts';
 import { type LaunchedVm, launchVm } from '../vm/qemu-process.ts';
 import { prepareRuntimeDir } from '../vm/uid.ts';
 import { type Accelerator, type VmSpec, vmSockets } from '../vm/vm-spec.ts';
-import { UnusableImageError } from './byte-source.ts';
 import { lastLines } from './install-machine.ts';
+import { UnusableImageError } from './read-tar.ts';
 
 const run = promisify(execFile);
 const AGENT_UP_MS = 300_000;

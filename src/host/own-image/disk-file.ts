@@ -6,7 +6,7 @@ import { chown, copyFile, type FileHandle, open, truncate } from 'node:fs/promis
 import { join } from 'node:path';
 import type { Jail } from '../vm/jail.ts';
 import { parseQcow2Header, qemuImg } from '../vm/overlay.ts';
-import { UnusableImageError } from './byte-source.ts';
+import { UnusableImageError } from './read-tar.ts';
 import { headOf } from './unpacked.ts';
 
 const SECTOR = 512;

@@ -8,8 +8,7 @@
  */
 import { chmod, chown, lchown, link, mkdir, open, rename, rm, symlink, utimes } from 'node:fs/promises';
 import { join } from 'node:path';
-import { UnusableImageError } from './byte-source.ts';
-import type { TarEntry } from './read-tar.ts';
+import { type TarEntry, UnusableImageError } from './read-tar.ts';
 
 const ENTRIES_MAX = 500_000;
 const DEPTH_MAX = 128;

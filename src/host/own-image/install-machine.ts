@@ -9,7 +9,7 @@ import type { HostImage } from '../image/host-images.ts';
 import { CLEAN_ENV, inJail, type Jail } from '../vm/jail.ts';
 import { blockdev, commonArguments, device, onBus } from '../vm/qemu-command.ts';
 import { type Accelerator, machineFor } from '../vm/vm-spec.ts';
-import { UnusableImageError } from './byte-source.ts';
+import { UnusableImageError } from './read-tar.ts';
 
 const DONE = 'berth-install-ok';
 /** Escape sequences of terminals (ECMA-48, 5.3 and 5.4): firmware clears the screen instead of ending its last line. */

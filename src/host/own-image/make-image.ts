@@ -25,13 +25,12 @@ import { present } from '../../shared/assert.ts';
 import { type HostImage, readHostImage } from '../image/host-images.ts';
 import type { Jail } from '../vm/jail.ts';
 import type { Accelerator } from '../vm/vm-spec.ts';
-import { UnusableImageError } from './byte-source.ts';
 import { checkBoot } from './check-boot.ts';
 import { isQcow2, looksLikeDisk, rootOfDisk } from './disk-file.ts';
 import { ImageTree } from './image-tree.ts';
 import { installInMachine } from './install-machine.ts';
 import { layerEntries, ociLayers } from './oci-layout.ts';
-import { readTar } from './read-tar.ts';
+import { readTar, UnusableImageError } from './read-tar.ts';
 import { compressionOf, headOf, unpacked } from './unpacked.ts';
 
 const run = promisify(execFile);
@@ -144,10 +143,7 @@ export async function rootOf(
   say('unpacking');
   const tree = await newTree(work_dir, 'unpacked', most);
   await using archive = await open(given, 'r');
-  const bytes = unpacked(archive);
-  await tree.addLayer(readTar(bytes), { whiteouts: false });
-  // Read on to the compression's checksum.
-  for await (const _ of bytes);
+  await tree.addLayer(readTar(unpacked(archive)), { whiteouts: false });
   const layout = tree.has('oci-layout') === 'file' && tree.has('index.json') === 'file';
   const folder = await closedFolder(work_dir, 'tree');
   await tree.writeTo(folder);

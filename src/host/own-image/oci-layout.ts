@@ -8,8 +8,7 @@ import { constants } from 'node:fs';
 import { type FileHandle, open, readlink, realpath } from 'node:fs/promises';
 import { join } from 'node:path';
 import { errnoOf } from '../../shared/errors.ts';
-import { UnusableImageError } from './byte-source.ts';
-import { readTar, type TarEntry } from './read-tar.ts';
+import { readTar, type TarEntry, UnusableImageError } from './read-tar.ts';
 import { unpacked } from './unpacked.ts';
 
 const JSON_MAX_BYTES = 4 * 1024 * 1024;
@@ -53,10 +52,7 @@ export async function ociLayers(folder: string): Promise<Descriptor[]> {
 export async function* layerEntries(folder: string, layer: Descriptor): AsyncGenerator<TarEntry> {
   await using file = await openBlob(folder, layer);
   const hash = createHash('sha256');
-  const bytes = unpacked(file, (chunk) => hash.update(chunk));
-  yield* readTar(bytes);
-  // The hash includes bytes after the archive's end.
-  for await (const _ of bytes);
+  yield* readTar(unpacked(file, (chunk) => hash.update(chunk)));
   if (`sha256:${hash.digest('hex')}` !== layer.digest) throw damaged(layer.digest);
 }
 

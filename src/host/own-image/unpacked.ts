@@ -3,7 +3,7 @@ import { spawn } from 'node:child_process';
 import { type FileHandle, open } from 'node:fs/promises';
 import type { Readable, Transform } from 'node:stream';
 import { createGunzip, createZstdDecompress } from 'node:zlib';
-import { UnusableImageError } from './byte-source.ts';
+import { UnusableImageError } from './read-tar.ts';
 
 const HEAD_BYTES = 1_100;
 const XZ_MEMORY = '256MiB';
