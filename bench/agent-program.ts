@@ -1,9 +1,7 @@
 /** Runs one benchmark for `as-agent.ts`. Its argument describes the benchmark; it sends the result over IPC, and exits. */
 import type { AgentAnswer, AgentTask } from './as-agent.ts';
 import { backupBench } from './backup.ts';
-import { encryptionBench } from './encryption.ts';
 import { permissionsBench } from './permissions.ts';
-import { s3backerBench } from './s3backer.ts';
 
 const { name, ...about } = JSON.parse(process.argv[2] ?? '') as AgentTask;
 const stop = new AbortController();
@@ -12,9 +10,7 @@ for (const event of ['SIGINT', 'SIGTERM', 'SIGHUP', 'disconnect'] as const) {
 }
 
 async function measure(): Promise<AgentAnswer> {
-  const bench = [backupBench, encryptionBench, permissionsBench, s3backerBench].find(
-    (each) => each.name === name,
-  );
+  const bench = [backupBench, permissionsBench].find((each) => each.name === name);
   try {
     if (!bench) throw new Error(`no benchmark ${name} runs as the agent`);
     const say = (line: string) => process.stderr.write(`${line}\n`);

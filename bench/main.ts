@@ -16,8 +16,6 @@ import { messageOf } from '../src/shared/errors.ts';
 import { asAgent } from './as-agent.ts';
 import { backupBench } from './backup.ts';
 import { coldStartBench } from './cold-start.ts';
-import { egressBench } from './egress.ts';
-import { encryptionBench } from './encryption.ts';
 import { execsBench } from './execs.ts';
 import { type Bench, type Measured, table } from './figure.ts';
 import { filesBench } from './files.ts';
@@ -26,45 +24,28 @@ import { guestIoBench } from './guest-io.ts';
 import { hostileGuestBench } from './hostile-guest.ts';
 import { httpPortsBench } from './http-ports.ts';
 import { Installation } from './installation.ts';
-import { manyBench } from './many.ts';
 import { memoryBench } from './memory.ts';
-import { neighboursBench } from './neighbours.ts';
-import { networkBench } from './network.ts';
 import { permissionsBench } from './permissions.ts';
 import { requestsBench } from './requests.ts';
 import { describeRun, MIN_RUNS, writeResults } from './results.ts';
-import { s3Bench } from './s3.ts';
-import { s3backerBench } from './s3backer.ts';
-
 import { scaleBench } from './scale.ts';
-
-import { secretsBench } from './secrets.ts';
-
 import { startBench } from './start.ts';
 import { webhooksBench } from './webhooks.ts';
 
 const BENCHES: readonly Bench[] = [
   startBench,
-  manyBench,
   coldStartBench,
   flushBench,
   hostileGuestBench,
   asAgent(backupBench),
-  asAgent(s3backerBench),
-  s3Bench,
   guestIoBench,
   memoryBench,
-  networkBench,
   filesBench,
-  egressBench,
-  secretsBench,
-  asAgent(encryptionBench),
   asAgent(permissionsBench),
   requestsBench,
   webhooksBench,
   httpPortsBench,
   execsBench,
-  neighboursBench,
   scaleBench,
 ];
 const PROJECT_DIR = join(import.meta.dirname, '..');

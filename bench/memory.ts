@@ -9,12 +9,14 @@ import { join } from 'node:path';
 import { pathsIn } from '../src/config/paths.ts';
 import { overlayPaths } from '../src/host/vm/overlay.ts';
 import { allPids, commandLineOf } from '../src/host/vm/process-identity.ts';
+import type { S3Settings } from '../src/object-store/s3-store.ts';
 import { pause } from '../src/shared/retry.ts';
+import { bucketSettings, S3Server } from '../test/support/s3-server.ts';
 import { type Bench, type BenchContext, type Measured, measured } from './figure.ts';
-import type { Installation } from './installation.ts';
-import { startOnS3 } from './s3-installation.ts';
+import { Installation } from './installation.ts';
 import { makeKey, ssh } from './ssh.ts';
 
+const PROJECT_DIR = join(import.meta.dirname, '..');
 const DATA_MIB = 512;
 const MOST_MIB = 200;
 const WHOLE_MS = 600_000;
@@ -38,8 +40,28 @@ function peak(pid: number): number {
 
 async function run(context: BenchContext): Promise<readonly Measured[]> {
   const to_folder = await peaks(context, context.installation, '');
-  await using on = await startOnS3(context);
-  return [...to_folder, ...(await peaks(context, on.installation, '_s3'))];
+  const server = await S3Server.start();
+  try {
+    return [...to_folder, ...(await peaksOnS3(context, await server.bucket()))];
+  } finally {
+    await server.close();
+  }
+}
+
+async function peaksOnS3(context: BenchContext, bucket: S3Settings): Promise<readonly Measured[]> {
+  const dir = join(context.scratch_dir, 's3');
+  await mkdir(dir, { mode: 0o711 });
+  const on_s3 = await Installation.start({
+    ...{ project_dir: PROJECT_DIR, data_dir: join(dir, 'data'), log_path: join(dir, 'log') },
+    ...{ accel: context.installation.accel, signal: context.signal },
+    // Other ports than the other installation's.
+    settings: { ...bucketSettings(bucket), BERTH_SSH_PORTS: '24000-24999' },
+  });
+  try {
+    return await peaks(context, on_s3, '_s3');
+  } finally {
+    await on_s3.end();
+  }
 }
 
 async function peaks(

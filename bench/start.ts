@@ -3,9 +3,8 @@
  * first `ssh … true`, with the calls of a client (`GET …/vm?wait=running`, `GET …/ssh`). Measured for a boot (in an installation
  * without templates), for a start from a template, and for a resume.
  *
- * Compared with a bare QEMU start (bare-machine.ts), whose port is tried as soon as its guest agent answers, and with
- * `virsh start` of the same image (libvirt-machine.ts) if libvirt is installed. All boot the image for the first time on a new
- * overlay, so each grows the file system. Berth's guests get a host key; the others generate one.
+ * Compared with a bare QEMU start (bare-machine.ts), whose port is tried as soon as its guest agent answers. Both boot the image
+ * for the first time on a new overlay, so both grow the file system. Berth's guests get a host key; the other generates one.
  */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -13,7 +12,6 @@ import { pause } from '../src/shared/retry.ts';
 import { type BareImage, bakeKey, startBare } from './bare-machine.ts';
 import { type Bench, type BenchContext, type Measured, measured, quantile } from './figure.ts';
 import { Installation } from './installation.ts';
-import { Libvirt, libvirtIsThere } from './libvirt-machine.ts';
 import { makeKey, type SshKey, ssh, untilBanner } from './ssh.ts';
 
 const TEMPLATE_MS = 300_000;
@@ -62,21 +60,8 @@ async function startOfBare(context: BenchContext, image: BareImage, key: SshKey)
   }
 }
 
-async function startOfLibvirt({ signal }: BenchContext, libvirt: Libvirt, key: SshKey): Promise<Times> {
-  const { started_ms, target } = await libvirt.start();
-  try {
-    await libvirt.untilUp(signal);
-    await untilBanner(target, signal);
-    const banner_s = (performance.now() - started_ms) / 1000;
-    await ssh(target, 'true', { key, signal });
-    return { banner_s, login_s: (performance.now() - started_ms) / 1000 };
-  } finally {
-    await libvirt.stop();
-  }
-}
-
 /** Waits for the template that the first start makes in the background, so that later starts use it. */
-export async function untilTemplate({ installation, signal }: BenchContext): Promise<void> {
+async function untilTemplate({ installation, signal }: BenchContext): Promise<void> {
   const deadline_ms = performance.now() + TEMPLATE_MS;
   while (!(await readFile(installation.log_path, 'utf8')).includes('a template was made')) {
     if (performance.now() > deadline_ms) throw new Error('no template is made');
@@ -97,25 +82,10 @@ async function run(context: BenchContext): Promise<readonly Measured[]> {
   });
   try {
     for (const { api } of [booting, installation]) await api.addKey('bench-start', key.public_key);
-    return await besideOthers(context, booting, key);
+    const image = await bakeKey(join(scratch_dir, 'bare'), context.image_dir, key.public_key);
+    return await rounds(context, { booting, key, image });
   } finally {
     await booting.end();
-  }
-}
-
-async function besideOthers(
-  context: BenchContext,
-  booting: Installation,
-  key: SshKey,
-): Promise<readonly Measured[]> {
-  const { installation, scratch_dir, image_dir, say } = context;
-  const image = await bakeKey(join(scratch_dir, 'bare'), image_dir, key.public_key);
-  const libvirt = (await libvirtIsThere()) ? await Libvirt.prepare(image, installation.accel) : null;
-  if (!libvirt) say('virsh is not installed: not beside libvirt');
-  try {
-    return await rounds(context, { booting, key, image, libvirt });
-  } finally {
-    await libvirt?.end();
   }
 }
 
@@ -123,13 +93,9 @@ interface Sides {
   readonly booting: Installation;
   readonly key: SshKey;
   readonly image: BareImage;
-  readonly libvirt: Libvirt | null;
 }
 
-async function rounds(
-  context: BenchContext,
-  { booting, key, image, libvirt }: Sides,
-): Promise<readonly Measured[]> {
+async function rounds(context: BenchContext, { booting, key, image }: Sides): Promise<readonly Measured[]> {
   const berth = (installation: Installation, how: How) => (round: number) =>
     startOfBerth(context, installation, { name: `start-${how}-${round}`, how, key });
   const sides = [
@@ -137,7 +103,6 @@ async function rounds(
     { name: 'Berth, from a template', start: berth(context.installation, 'new') },
     { name: 'Berth, resumed', start: berth(context.installation, 'resumed') },
     { name: 'bare QEMU', start: () => startOfBare(context, image, key) },
-    ...(libvirt ? [{ name: 'virsh start', start: () => startOfLibvirt(context, libvirt, key) }] : []),
   ].map((side) => ({ ...side, times: [] as Times[] }));
   for (let round = 0; round <= context.runs; round++) {
     for (const { name, start, times } of sides) {
@@ -156,13 +121,12 @@ async function rounds(
 function figures(
   sides: readonly { readonly name: string; readonly times: readonly Times[] }[],
 ): readonly Measured[] {
-  const [booted, fast, resumed, bare, virsh] = sides;
+  const [booted, fast, resumed, bare] = sides;
   const pairs = [
     { suffix: '', berth: booted, beside: bare },
     { suffix: '_from_template', berth: fast, beside: bare },
     { suffix: '_resumed', berth: resumed, beside: bare },
     { suffix: '_resumed_beside_a_boot', berth: resumed, beside: booted },
-    { suffix: '_libvirt', berth: booted, beside: virsh },
   ];
   return pairs.flatMap(({ suffix, berth, beside }) => {
     if (!berth || !beside) return [];
@@ -186,6 +150,6 @@ function figures(
 export const startBench: Bench = {
   name: 'start',
   summary:
-    'POST …/vm to the SSH banner and to a finished first ssh, booted, from a template and resumed, beside a bare QEMU start and `virsh start`',
+    'POST …/vm to the SSH banner and to a finished first ssh, booted, from a template and resumed, beside a bare QEMU start',
   run,
 };

@@ -51,7 +51,7 @@ const NEIGHBOUR_TAP = { slot: 7 * 256 + 3, mac: '52:54:00:00:07:03' };
 /** The guest's address outside of its device. */
 export const GUEST = guestAddress(TAP.slot);
 /** Another guest of the host. */
-export const NEIGHBOUR = guestAddress(NEIGHBOUR_TAP.slot);
+const NEIGHBOUR = guestAddress(NEIGHBOUR_TAP.slot);
 const RELAY_PORT = 7_443;
 const NAMES_PORT = 7_053;
 const GATE_UID = 2_999_998;

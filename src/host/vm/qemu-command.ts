@@ -53,7 +53,7 @@ export const TCG_CACHE_MIB = 64;
  * On an emulated CPU the mitigations protect nothing. The kernel's timer test counts ticks in a few milliseconds of real
  * time: on a busy host it finds none and panics.
  */
-export const TCG_KERNEL_WORDS = ['mitigations=off', 'no_timer_check'] as const;
+const TCG_KERNEL_WORDS = ['mitigations=off', 'no_timer_check'] as const;
 
 /** x86's limit of COMMAND_LINE_SIZE. */
 const MAX_KERNEL_COMMAND_LINE = 2047;
