@@ -13,7 +13,6 @@ import {
   sqlStateOf,
   transaction,
 } from '../../src/control-plane/db/pool.ts';
-import { PLANNED_EACH_TIME } from '../../src/control-plane/db/statement-names.ts';
 import { startDatabase } from '../support/database.ts';
 import { until } from '../support/waiting.ts';
 
@@ -76,7 +75,7 @@ test('a transaction that throws commits nothing', () =>
     assert.notEqual(await transactionOf(one), await transactionOf(one), 'no transaction is left open');
   }));
 
-test('a first statement that fails leaves no transaction open, and is prepared the next time', () =>
+test('a first statement that fails leaves no transaction open', () =>
   withOneConnection(async (one) => {
     await one.executeQuery(insert(1, 'there'));
     for (let round = 0; round < 12; round++) {
@@ -261,36 +260,3 @@ test('the stack of an error names the caller', async () => {
   await assert.rejects(whoAsks('select 1 / $1::int', [0]), namesCaller);
   await assert.rejects(whoAsks('select 9007199254740993::bigint as n'), namesCaller);
 });
-
-test('a recurring statement is prepared once per connection, and no more than 200 are', () =>
-  withOneConnection(async (one) => {
-    const prepared = async () => {
-      const { rows } = await sql<{ statement: string }>`select statement from pg_prepared_statements`.execute(
-        one,
-      );
-      return rows.map(({ statement }) => statement);
-    };
-    for (let times = 0; times < 30; times++) await sql`select ${times}::int as often`.execute(one);
-    await sql`select ${1}::int as once`.execute(one);
-    const anew = CompiledQuery.raw(`${PLANNED_EACH_TIME} select $1::int as anew`, [1]);
-    for (let times = 0; times < 30; times++) await one.executeQuery(anew);
-    assert.deepEqual(await prepared(), ['select $1::int as often']);
-    for (let text = 0; text < 250; text++) {
-      for (let times = 0; times < 10; times++)
-        await sql`select ${1}::int as ${sql.ref(`c${text}`)}`.execute(one);
-    }
-    assert.equal((await prepared()).length, 200);
-  }));
-
-test('after a table is altered, a prepared statement fails at most once', () =>
-  withOneConnection(async (one) => {
-    const read = () => sql`select * from notes where id > ${0}`.execute(one);
-    for (let times = 0; times < 20; times++) await read();
-    await sql`alter table notes add column more int`.execute(pool);
-    try {
-      await read().catch(() => undefined);
-      for (let times = 0; times < 20; times++) await read();
-    } finally {
-      await sql`alter table notes drop column more`.execute(pool);
-    }
-  }));

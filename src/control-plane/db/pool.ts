@@ -1,10 +1,16 @@
 /** Connections to PostgreSQL, transactions, and what its errors mean. */
-import { Kysely, PostgresDialect, sql, type Transaction } from 'kysely';
+import {
+  Kysely,
+  PostgresDialect,
+  type PostgresPool,
+  type PostgresPoolClient,
+  sql,
+  type Transaction,
+} from 'kysely';
 import pg from 'pg';
 import { present } from '../../shared/assert.ts';
 import { NoServerError } from './connect.ts';
 import { ServerPool } from './server-pool.ts';
-import { isPlanStale, poolWithNames } from './statement-names.ts';
 import type { Database } from './tables.ts';
 
 export type Db = Kysely<Database>;
@@ -19,7 +25,7 @@ export function openPool(url: string, onError: (error: Error) => void, max = 20)
   const pool = new ServerPool(url, max, onError);
   const state = { pool, full_until_ms: 0 };
   const dialect = new PostgresDialect({
-    pool: poolWithNames(pool, (error) => {
+    pool: forKysely(pool, (error) => {
       if (isFull(error)) state.full_until_ms = performance.now() + FULL_FOR_MS;
     }),
   });
@@ -29,6 +35,34 @@ export function openPool(url: string, onError: (error: Error) => void, max = 20)
 }
 
 const states = new WeakMap<Db, { readonly pool: ServerPool; full_until_ms: number }>();
+
+/** `pool` in the form that Kysely takes. `onFailed` gets the error of each failed statement and must not throw. */
+function forKysely(pool: ServerPool, onFailed: (error: unknown) => void): PostgresPool {
+  const wrap = (client: pg.PoolClient): PostgresPoolClient => {
+    const query = async (text: string, values: readonly unknown[]): Promise<pg.QueryResult> => {
+      try {
+        return await pool.query(client, { text, values: [...values] });
+      } catch (error) {
+        onFailed(error);
+        throw error;
+      }
+    };
+    return {
+      // Its other form takes a cursor, which we do not use.
+      query: query as unknown as PostgresPoolClient['query'],
+      release: (destroy) => pool.release(client, destroy === true),
+    };
+  };
+  // Kysely keeps state per client.
+  const wrapped = new WeakMap<pg.PoolClient, PostgresPoolClient>();
+  const connect = async (): Promise<PostgresPoolClient> => {
+    const client = await pool.connect();
+    const known = wrapped.get(client) ?? wrap(client);
+    wrapped.set(client, known);
+    return known;
+  };
+  return { options: {}, connect, end: () => pool.end() };
+}
 
 /** Whether a statement failed within the last {@link FULL_FOR_MS} because the database's disk is full. */
 export function hasFailedForSpace(db: Db): boolean {
@@ -65,8 +99,8 @@ const RETRYABLE = new Set(['40001', '40P01']);
 const TRIES = 4;
 
 /**
- * Runs `work` in one transaction (read committed). On a serialization failure, a deadlock or a table that was altered
- * meanwhile, repeats it up to three times, so `work` must have no effect outside of the database.
+ * Runs `work` in one transaction (read committed). On a serialization failure or a deadlock, repeats it
+ * up to three times, so `work` must have no effect outside of the database.
  */
 export async function transaction<T>(db: Db, work: (tx: Transaction<Database>) => Promise<T>): Promise<T> {
   for (let attempt = 1; ; attempt++) {
@@ -79,7 +113,7 @@ export async function transaction<T>(db: Db, work: (tx: Transaction<Database>) =
       for (const effect of effects) effect();
       return result;
     } catch (error) {
-      if (attempt >= TRIES || !(RETRYABLE.has(sqlStateOf(error) ?? '') || isPlanStale(error))) throw error;
+      if (attempt >= TRIES || !RETRYABLE.has(sqlStateOf(error) ?? '')) throw error;
     }
   }
 }
@@ -123,7 +157,7 @@ const LOST = [
  */
 export function isUnavailable(error: unknown): boolean {
   const state = sqlStateOf(error);
-  if (state !== undefined) return /^(08|53|57P|25006|25P03|55P03)/.test(state) || isPlanStale(error);
+  if (state !== undefined) return /^(08|53|57P|25006|25P03|55P03)/.test(state);
   if (!(error instanceof Error)) return false;
   if (isNoAnswer(error) || error instanceof NoServerError) return true;
   return (

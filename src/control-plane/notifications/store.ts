@@ -10,7 +10,6 @@ import {
   type UserId,
 } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';
-import { PLANNED_EACH_TIME } from '../db/statement-names.ts';
 import { isMailedApart, KEPT_DAYS, KIND_NAMES, type Kind, RAISED_ONCE, REPEATS_WITHIN_S } from './model.ts';
 
 export type Recipient = UserId | ServiceAccountId;
@@ -146,7 +145,7 @@ const keyOf = ({ recipient, kind, resource_id }: Raise) => `${recipient} ${kind}
 async function findRepeated(tx: Tx, raises: readonly Raise[]): Promise<Repeat[]> {
   const asked = raises.filter(({ kind }) => kind !== RAISED_ONCE);
   if (asked.length === 0) return [];
-  const { rows } = await sql<{ at: number; id: NotificationId }>`${sql.raw(PLANNED_EACH_TIME)}
+  const { rows } = await sql<{ at: number; id: NotificationId }>`
     select w.at, found.id
     from unnest(${asked.map(keyOf)}::text[], ${asked.map(({ raised_at }) => raised_at)}::timestamptz[])
       with ordinality as w (key, raised_at, at)
@@ -165,7 +164,7 @@ async function raiseRepeated(tx: Tx, repeats: readonly Repeat[]): Promise<Readon
     ...each,
     mail_after: each.mailable && each.mail_always && isId('usr', each.recipient) ? each.raised_at : null,
   }));
-  const { rows } = await sql<{ id: NotificationId }>`${sql.raw(PLANNED_EACH_TIME)}
+  const { rows } = await sql<{ id: NotificationId }>`
     update notifications n
     set count = n.count + w.count, title = w.title, body = w.body, data = w.data, position = w.position,
         event_id = w.event_id, raised_at = w.raised_at, mail_after = greatest(n.mail_after, w.mail_after)
@@ -368,7 +367,7 @@ const IS_ALONE = sql`kind = any(${KIND_NAMES.filter(isMailedApart)}::text[]) and
  * notifications of the kind wait too: one mail then tells them all.
  */
 export async function listDueDigests(tx: Tx, limit: number): Promise<readonly Digest[]> {
-  const { rows } = await sql<Digest>`${sql.raw(PLANNED_EACH_TIME)}
+  const { rows } = await sql<Digest>`
     select recipient as user_id, kind, case when ${IS_ALONE} then id end as alone
     from notifications n
     where mail_after <= now() and not exists (
