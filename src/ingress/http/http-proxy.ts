@@ -27,7 +27,6 @@ import { type Answering, type Incoming, type ReadingOptions, readIncoming } from
 import type { HttpHandlers } from './listener.ts';
 import { type Asking, answerOwnPath, isOwnPath, isTlsQuestion, Permissions } from './permission.ts';
 import { notFound, Refusal, sendRefusal, unavailable } from './refusal.ts';
-import { Turns } from './turns.ts';
 import {
   checkHandshake,
   forwardUpgrade,
@@ -198,7 +197,6 @@ export class HttpProxy implements HttpHandlers {
   readonly #ports = new Map<HttpPortId, GuestPort>();
   readonly #closing = new AbortController();
   readonly #totals = { waiting: 0 };
-  readonly #turns = new Turns();
 
   constructor(options: HttpProxyOptions) {
     this.#options = options;
@@ -307,7 +305,6 @@ export class HttpProxy implements HttpHandlers {
       throw unavailable('This VM has too many requests under way. Try again shortly.');
     port.begin(exchange);
     try {
-      await this.#turns.await(port.route.instance_id);
       for (let tries = 1; ; tries++) {
         const way = await port.way(gone);
         try {
