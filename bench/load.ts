@@ -20,6 +20,8 @@ export interface Target {
 }
 
 export interface Load {
+  /** How many were sent, those that opened the connections included. */
+  readonly requests: number;
   readonly per_second: number;
   readonly p50_ms: number;
   readonly p99_ms: number;
@@ -61,6 +63,7 @@ export async function load(
     );
     const took_s = (performance.now() - started_ms) / 1000;
     return {
+      requests: sent,
       per_second: times_ms.length / took_s,
       p50_ms: quantile(times_ms, 0.5),
       p99_ms: quantile(times_ms, 0.99),

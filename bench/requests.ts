@@ -17,6 +17,7 @@ import { present } from '../src/shared/assert.ts';
 import { pause } from '../src/shared/retry.ts';
 import { type Bench, type BenchContext, type Measured, measured } from './figure.ts';
 import { type Load, load, type Target } from './load.ts';
+import { cpuSeconds, familySeconds } from './process-cost.ts';
 
 const CONNECTIONS = [1, 16, 64] as const;
 const ROUND_MS = 2_000;
@@ -88,6 +89,10 @@ class BareServer {
     return new BareServer(String(origin), child);
   }
 
+  get pid(): number {
+    return present(this.#child.pid, 'the pid of the bare server');
+  }
+
   async end(): Promise<void> {
     if (this.#child.exitCode !== null || this.#child.signalCode !== null) return;
     const ended = once(this.#child, 'exit');
@@ -113,21 +118,38 @@ async function finished(db: pg.Client, signal: AbortSignal): Promise<number> {
   return performance.now() - began_ms;
 }
 
+/** `cpu_ms`: processor time of the server and of PostgreSQL for a request, with the work after its answer. */
+type Cost = Load & { readonly cpu_ms: number };
+
+async function costOf(cpu_s: () => number, work: () => Promise<Load>): Promise<Cost> {
+  const before_s = cpu_s();
+  const made = await work();
+  return { ...made, cpu_ms: ((cpu_s() - before_s) * 1000) / made.requests };
+}
+
 async function measureCase(
   { name, berth, bare }: Case,
   connections: number,
-  { runs, signal, say }: BenchContext,
+  { runs, signal, say, installation }: BenchContext,
   db: pg.Client,
+  bare_pid: number,
 ): Promise<readonly Measured[]> {
-  const ours: Load[] = [];
-  const theirs: Load[] = [];
+  const ours: Cost[] = [];
+  const theirs: Cost[] = [];
+  const postgres_s = () => familySeconds(installation.postgres_pid);
+  const berth_s = () => cpuSeconds(installation.pidOf('control-plane')) + postgres_s();
+  const bare_s = () => cpuSeconds(bare_pid) + postgres_s();
   for (let round = 0; round <= runs; round++) {
     const round_ms = round === 0 && connections === CONNECTIONS[0] ? WARM_UP_MS : ROUND_MS;
-    const a = await load(berth, connections, round_ms, signal);
-    const rest_ms = await finished(db, signal);
-    const b = await load(bare, connections, round_ms, signal);
-    const shown = (it: Load) =>
-      `${Math.round(it.per_second)}/s, p50 ${it.p50_ms.toFixed(2)} ms, p99 ${it.p99_ms.toFixed(2)} ms`;
+    let rest_ms = 0;
+    const a = await costOf(berth_s, async () => {
+      const made = await load(berth, connections, round_ms, signal);
+      rest_ms = await finished(db, signal);
+      return made;
+    });
+    const b = await costOf(bare_s, () => load(bare, connections, round_ms, signal));
+    const shown = (it: Cost) =>
+      `${Math.round(it.per_second)}/s, p50 ${it.p50_ms.toFixed(2)} ms, p99 ${it.p99_ms.toFixed(2)} ms, ${it.cpu_ms.toFixed(2)} ms of a core each`;
     const note = round === 0 ? ' (not counted)' : '';
     say(
       `${name}, ${connections} connections, round ${round}${note}: Berth ${shown(a)}, finished ${Math.round(rest_ms)} ms later; bare ${shown(b)}`,
@@ -136,7 +158,7 @@ async function measureCase(
     ours.push(a);
     theirs.push(b);
   }
-  const figure = (what: string, unit: string, of: (it: Load) => number): Measured =>
+  const figure = (what: string, unit: string, of: (it: Cost) => number): Measured =>
     measured({
       bench: 'requests',
       figure: `${name}_${connections}_${what}`,
@@ -150,6 +172,7 @@ async function measureCase(
     figure('per_second', '/s', (it) => it.per_second),
     figure('p50', 'ms', (it) => it.p50_ms),
     figure('p99', 'ms', (it) => it.p99_ms),
+    figure('cpu', 'ms', (it) => it.cpu_ms),
   ];
 }
 
@@ -166,7 +189,7 @@ async function run(context: BenchContext): Promise<readonly Measured[]> {
   const results: Measured[] = [];
   for (const each of await cases(context, bare.origin)) {
     for (const connections of CONNECTIONS) {
-      results.push(...(await measureCase(each, connections, context, db)));
+      results.push(...(await measureCase(each, connections, context, db, bare.pid)));
     }
   }
   return results;
