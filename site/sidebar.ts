@@ -63,7 +63,7 @@ export const SIDEBAR: readonly Part[] = [
     title: 'Operate',
     entries: [
       ['Run a server', 'docs/operating.md'],
-      ['Settings', 'ARCHITECTURE.md#settings'],
+      ['Settings', 'docs/settings.md'],
       ['OpenID Connect', 'docs/sign-in.md'],
       ['Backups', 'docs/backup.md'],
       ['Install a fleet', 'docs/operating/install.md'],
@@ -86,6 +86,7 @@ export const SIDEBAR: readonly Part[] = [
       ['What ends a stream', 'docs/streams.md'],
       ['Disk format', 'docs/disk-format.md'],
       ['Guest image', 'guest/README.md'],
+      ['Bounds', 'docs/bounds.md'],
       ['OWASP ASVS', 'docs/asvs.md'],
       ['Benchmarks', 'bench/README.md'],
       ['Measurements', 'docs/measurements/README.md'],

@@ -349,7 +349,7 @@ export function unknownSettings(names: Iterable<string>): string[] {
   return unknown.sort().map((name) => {
     const meant = nearest(name, known);
     return meant === undefined
-      ? `${name} is unknown; the settings are listed in ARCHITECTURE.md`
+      ? `${name} is unknown; the settings are listed in docs/settings.md`
       : `${name} is unknown; did you mean ${meant}?`;
   });
 }

@@ -95,6 +95,7 @@ const EXEC = tool({
     ),
   }),
   hints: { ...DESTROYS, idempotentHint: false, openWorldHint: true },
+  needs: 'vm:write, vm:read',
   run: async ({ berth, args, signal }) => {
     const { instance, command, wait_seconds = DEFAULT_WAIT_S, ...settings } = args;
     const { id } = await berth.instances.find(instance, { signal });
@@ -128,6 +129,7 @@ const OUTPUT = tool({
     wait_seconds: wait(DEFAULT_READ_WAIT_S),
   }),
   hints: READS,
+  needs: 'vm:read',
   run: async ({ berth, args, signal }) => {
     const { id } = await berth.instances.find(args.instance, { signal });
     const { offset = 0, wait_seconds: wait_s = DEFAULT_READ_WAIT_S } = args;
@@ -153,6 +155,7 @@ const KILL = tool({
     'Ends a command that exec started, with its process group, at once. Lost: what those processes held in memory. Its output stays.',
   input: fields({ instance: INSTANCE, exec_id: EXEC_ID }),
   hints: DESTROYS,
+  needs: 'vm:write',
   run: async ({ berth, args, signal }) => {
     const { id } = await berth.instances.find(args.instance, { signal });
     await berth.call('killExec', { path: { id, exec_id: args.exec_id } }, { signal });

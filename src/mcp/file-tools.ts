@@ -84,6 +84,7 @@ const LIST = tool({
     'Lists the entries of a folder in the guest, sorted by name: type, bytes, mode, owner, time of the last change, name. The VM must run.',
   input: fields({ instance: INSTANCE, path: PATH, limit: LIMIT, cursor: CURSOR }),
   hints: READS,
+  needs: 'vm:write',
   run: async ({ berth, args: { instance, ...query }, signal }) => {
     const { id } = await berth.instances.find(instance, { signal });
     const { data, next_cursor } = await berth.call('listFiles', { path: { id }, query }, { signal });
@@ -121,6 +122,7 @@ const READ = tool({
     ),
   }),
   hints: READS,
+  needs: 'vm:write',
   run: async ({ berth, args: { instance, path, offset = 0 }, signal }) => {
     const { id } = await berth.instances.find(instance, { signal });
     const part = await readPart(berth, { id, path, offset, length: PART_BYTES }, signal);
@@ -146,6 +148,7 @@ const WRITE = tool({
     ),
   }),
   hints: DESTROYS,
+  needs: 'vm:write',
   run: async ({ berth, args, signal }) => {
     const { instance, content, encoding = 'utf8', overwrite = true, path, ...owner } = args;
     const { id } = await berth.instances.find(instance, { signal });

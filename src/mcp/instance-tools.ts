@@ -89,6 +89,7 @@ const LIST_INSTANCES = tool({
     cursor: CURSOR,
   }),
   hints: READS,
+  needs: '',
   run: async ({ berth, args, signal }) => {
     const { label, ...others } = args;
     const query = label === undefined ? others : { ...others, label: [label] };
@@ -103,6 +104,7 @@ const GET = tool({
   description: 'Shows an instance: the state of its VM and why, size, saved disk, SSH address, settings.',
   input: fields({ instance: INSTANCE }),
   hints: READS,
+  needs: '',
   run: async ({ berth, args, signal }) => ({
     text: describe(await berth.instances.find(args.instance, { signal })),
   }),
@@ -130,6 +132,7 @@ const CREATE = tool({
     start: Type.Optional(Type.Boolean({ default: true })),
   }),
   hints: ADDS,
+  needs: 'instances:write; to start it vm:write, vm:read',
   run: async ({ berth, args: { start = true, ...body }, signal }) => {
     const made = await berth.instances.create(body, { signal });
     if (!start) return { text: `Created ${made.name}, stopped.` };
@@ -144,6 +147,7 @@ const START = tool({
     'Starts the VM of an instance, or resumes it, and waits until it accepts commands. Safe to repeat.',
   input: fields({ instance: INSTANCE }),
   hints: SETS,
+  needs: 'vm:write, vm:read',
   run: async ({ berth, args, signal }) => {
     const found = await berth.instances.find(args.instance, { signal });
     return { text: await startAndTell(berth, found, signal) };
@@ -157,6 +161,7 @@ const SUSPEND = tool({
     'Saves memory and disk and ends the VM. start_instance continues where it was, with its processes. Connections break.',
   input: fields({ instance: INSTANCE }),
   hints: SETS,
+  needs: 'vm:write, vm:read',
   run: async ({ berth, args, signal }) => {
     const found = await berth.instances.find(args.instance, { signal });
     if (found.vm.state === 'suspended') return { text: `${found.name} is suspended.` };
@@ -182,6 +187,7 @@ const STOP = tool({
     ),
   }),
   hints: DESTROYS,
+  needs: 'vm:write, vm:read',
   run: async ({ berth, args, signal }) => {
     const found = await berth.instances.find(args.instance, { signal });
     await berth.instances.stopVm(found.id, { force: args.force ?? false, signal });
@@ -199,6 +205,7 @@ const DELETE = tool({
     'Deletes an instance for good. Lost: its disk with all generations, its memory, its SSH address, its URLs and secrets. Nothing brings them back; only forks stay.',
   input: fields({ instance: INSTANCE }),
   hints: DESTROYS,
+  needs: 'instances:write',
   run: async ({ berth, args, signal }) => {
     const { id, name } = await berth.instances.find(args.instance, { signal });
     await berth.instances.delete(id, { signal });
@@ -226,6 +233,7 @@ const FLUSH = tool({
     'Makes everything that the guest has written so far durable, as a new generation, while it runs. Memory and processes are not part of it.',
   input: fields({ instance: INSTANCE }),
   hints: SETS,
+  needs: 'vm:write',
   run: async ({ berth, args, signal }) => {
     const { id, name } = await berth.instances.find(args.instance, { signal });
     const patience = AbortSignal.timeout(PATIENCE_MS);
@@ -251,6 +259,7 @@ const LIST_GENERATIONS = tool({
     'Lists the generations of an instance, newest first: number, time, what made it, bytes that were new, name.',
   input: fields({ instance: INSTANCE, limit: LIMIT, cursor: CURSOR }),
   hints: READS,
+  needs: '',
   run: async ({ berth, args: { instance, ...query }, signal }) => {
     const { id } = await berth.instances.find(instance, { signal });
     const { data, next_cursor } = await berth.call('listGenerations', { path: { id }, query }, { signal });
@@ -272,6 +281,7 @@ const FORK = tool({
     start: Type.Optional(Type.Boolean({ default: true })),
   }),
   hints: ADDS,
+  needs: 'instances:write; to start it vm:write, vm:read',
   run: async ({ berth, args: { instance, start = true, ...body }, signal }) => {
     const parent = await berth.instances.find(instance, { signal });
     const fork = await berth.call('forkInstance', { path: { id: parent.id }, body }, { signal });
@@ -290,6 +300,7 @@ const RESTORE = tool({
     'Sets the disk of a stopped instance back to a generation, as a new generation. Lost from the disk: everything written after that generation. The generations between stay in list_generations, so a restore of the newest of them undoes it, as long as they are kept. Needs stop_instance first.',
   input: fields({ instance: INSTANCE, generation: NUMBER }),
   hints: { ...DESTROYS, idempotentHint: false },
+  needs: 'instances:write',
   run: async ({ berth, args: { instance, generation }, signal }) => {
     const { id, name, disk } = await berth.instances.find(instance, { signal });
     const input = { path: { id }, body: { generation } };
@@ -312,6 +323,7 @@ const LIST_PORTS = tool({
   description: 'Lists the HTTP ports of an instance: port in the guest, access, URL, id.',
   input: fields({ instance: INSTANCE, limit: LIMIT, cursor: CURSOR }),
   hints: READS,
+  needs: 'vm:read',
   run: async ({ berth, args: { instance, ...query }, signal }) => {
     const { id, name } = await berth.instances.find(instance, { signal });
     const { data, next_cursor } = await berth.call('listPorts', { path: { id }, query }, { signal });
@@ -330,6 +342,7 @@ const PUBLISH = tool({
     access: Type.Optional(Type.Enum(['private', 'public'], { default: 'private' })),
   }),
   hints: { ...ADDS, openWorldHint: true },
+  needs: 'vm:write',
   run: async ({ berth, args: { instance, ...body }, signal }) => {
     const { id, name } = await berth.instances.find(instance, { signal });
     const { url, access, port, id: port_id } = await berth.instances.createPort(id, body, { signal });
@@ -347,6 +360,7 @@ const UNPUBLISH = tool({
     port_id: Type.String({ minLength: 1, maxLength: 64, description: 'From list_ports: `port_…`' }),
   }),
   hints: DESTROYS,
+  needs: 'vm:write',
   run: async ({ berth, args: { instance, port_id }, signal }) => {
     const { id } = await berth.instances.find(instance, { signal });
     await berth.call('deletePort', { path: { id, port_id } }, { signal });

@@ -45,6 +45,8 @@ export interface Tool {
   readonly description: string;
   readonly input: TSchema;
   readonly hints: ToolHints;
+  /** The scopes beside instances:read, with which every tool looks its instance up. For docs/mcp.md. */
+  readonly needs: string;
   readonly run: (call: ToolCall<unknown>) => Promise<ToolAnswer>;
 }
 

@@ -34,7 +34,7 @@ import {
 } from './schemas.ts';
 
 /** The codes of `vm.reason` and of failed flushes. `docs/errors.md` explains each. A published code keeps its meaning. */
-export const VM_REASONS = [
+const VM_REASONS = [
   'start_requested',
   'stop_requested',
   'restart_requested',

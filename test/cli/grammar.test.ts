@@ -1,12 +1,11 @@
 /** The grammar of the command line: names, arguments, options, lists, help and completion. */
 import assert from 'node:assert/strict';
 import { execFile, execFileSync } from 'node:child_process';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, test } from 'node:test';
 import { promisify } from 'node:util';
 import { COMMANDS } from '../../src/cli/command-table.ts';
-import { reference } from '../../src/cli/help.ts';
 import { apiForFile } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
 import { makeGenerations } from '../support/generations.ts';
@@ -172,12 +171,6 @@ describe('help', () => {
     for (const { name, short: [shortest = name] = [] } of COMMANDS) {
       assert.match(all, new RegExp(`^ {2}${shortest}( |$)`, 'm'));
     }
-  });
-
-  test('docs/cli.md says what the table of commands says', () => {
-    const text = readFileSync(join(import.meta.dirname, '..', '..', 'docs', 'cli.md'), 'utf8');
-    const [, written = ''] = text.split('<!-- written from src/cli/command-table.ts -->\n\n');
-    assert.equal(written, reference(), 'run node src/cli/write-reference.ts');
   });
 });
 

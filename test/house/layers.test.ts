@@ -62,7 +62,18 @@ const ROOMS: Record<string, readonly string[]> = {
 
 /** Parts of the control plane that compose: they may import every other. */
 const COMPOSE: readonly string[] = [
-  ...['app', 'context', 'internal', 'schedule', 'sweep', 'monitoring', 'write-openapi', 'write-permissions'],
+  ...[
+    'app',
+    'context',
+    'internal',
+    'schedule',
+    'sweep',
+    'monitoring',
+    'write-openapi',
+    'permissions-reference',
+    'error-reference',
+    'bounds-reference',
+  ],
 ];
 /** Parts that every feature may import. */
 const KIT: readonly string[] = ['db', 'http', 'tasks', 'context', 'events', 'identity', 'internal'];

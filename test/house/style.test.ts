@@ -3,8 +3,6 @@ import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { test } from 'node:test';
-import { FLUSH_FAILURES, VM_REASONS } from '../../src/protocol/types.ts';
-import { ERROR_CODES } from '../../src/shared/errors.ts';
 import { filesBelow, isTest, PROJECT, read } from './imports.ts';
 
 const MAX_LINES = 800;
@@ -157,25 +155,4 @@ test("no text names a path of its author's machine", () => {
 
 test('no error of the type checker is suppressed', () => {
   assert.deepEqual(lines(others, /@ts-(ignore|nocheck|expect-error)/), []);
-});
-
-test('docs/errors.md explains exactly the codes that exist, each once, with its status', () => {
-  const rows = read('docs/errors.md')
-    .split('\n')
-    .flatMap((line) => /^\| (\d{3}) \| `([A-Za-z_]+)` \|/.exec(line)?.slice(1, 3).join(' ') ?? []);
-  const registry = Object.entries(ERROR_CODES).map(([name, { status }]) => `${status} ${name}`);
-  assert.deepEqual(rows.toSorted(), registry.toSorted());
-});
-
-test('docs/errors.md explains exactly the reasons of VMs and the failures of flushes', () => {
-  const [, reasons = '', failures = ''] = read('docs/errors.md').split(
-    /^## Reasons of a VM$|^`error\.code` of a /m,
-  );
-  const told = (part: string) =>
-    part.split('\n').flatMap((line) => {
-      const [, codes = ''] = /^\| ((?:`[a-z_]+` ?)+)\|/.exec(line) ?? [];
-      return codes.match(/[a-z_]+/g) ?? [];
-    });
-  assert.deepEqual([...new Set(told(reasons))].toSorted(), VM_REASONS.toSorted());
-  assert.deepEqual(told(failures).toSorted(), FLUSH_FAILURES.toSorted());
 });

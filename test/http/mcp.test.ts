@@ -1,7 +1,5 @@
 /** `/mcp` with the SDK's own client: both revisions, the caller's rights, and what HTTP refuses. */
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
-import { join } from 'node:path';
 import { describe, test } from 'node:test';
 import { apiForFile, newName } from '../support/api.ts';
 import { McpClient, REVISIONS } from '../support/mcp-client.ts';
@@ -88,23 +86,6 @@ test('every tool states all hints, and a destructive one what is lost', async ()
     if (annotations.destructiveHint) assert.match(description, /Lost|deleting files|replaces/, name);
     assert(!(annotations.readOnlyHint && annotations.destructiveHint), name);
   }
-});
-
-test('docs/mcp.md has a row for each tool, with its annotations', async () => {
-  const { tools } = await mcp.client.listTools();
-  const text = readFileSync(join(import.meta.dirname, '..', '..', 'docs', 'mcp.md'), 'utf8');
-  const rows = [...text.matchAll(/^\| `(\w+)` \| (.*?) \| .*? ?\| (.*?) ?\|$/gm)].map((row) => row.slice(1));
-  const told = tools.map(({ name, title, annotations = {} }) => {
-    const { readOnlyHint, destructiveHint, idempotentHint, openWorldHint } = annotations;
-    const marks = [
-      ...(readOnlyHint ? ['reads'] : []),
-      ...(destructiveHint ? ['destroys'] : []),
-      ...(idempotentHint ? ['repeatable'] : []),
-      ...(openWorldHint ? ['open world'] : []),
-    ];
-    return [name, title, marks.join(', ')];
-  });
-  assert.deepEqual(rows, told);
 });
 
 test('an instance that was made, but may not be started, is told', async () => {
