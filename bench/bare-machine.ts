@@ -10,12 +10,12 @@ import { chmod, constants, copyFile, mkdir, readFile, rm, truncate, writeFile } 
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
+import { createOverlay, overlayPaths } from '../src/host/disk/overlay-files.ts';
 import { GuestAgent } from '../src/host/guest/guest-agent.ts';
-import { freeLoopbackPort } from '../src/host/vm/free-port.ts';
-import { createOverlay, overlayPaths } from '../src/host/vm/overlay.ts';
-import { identityOf, killProcess, waitForExit } from '../src/host/vm/process-identity.ts';
-import { NODES, qemuArguments } from '../src/host/vm/qemu-command.ts';
-import { type Accelerator, vmSockets } from '../src/host/vm/vm-spec.ts';
+import { freeLoopbackPort } from '../src/host/qemu/free-port.ts';
+import { identityOf, killProcess, waitForExit } from '../src/host/qemu/process-identity.ts';
+import { NODES, qemuArguments } from '../src/host/qemu/qemu-command.ts';
+import { type Accelerator, vmSockets } from '../src/host/qemu/vm-spec.ts';
 import { newId } from '../src/shared/ids.ts';
 import type { SshTarget } from './ssh.ts';
 

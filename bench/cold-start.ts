@@ -9,7 +9,7 @@
 import { readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathsIn } from '../src/config/paths.ts';
-import { overlayPaths } from '../src/host/vm/overlay.ts';
+import { overlayPaths } from '../src/host/disk/overlay-files.ts';
 import { pause } from '../src/shared/retry.ts';
 import { type Bench, type BenchContext, type Measured, measured, median } from './figure.ts';
 import { randomData } from './flush-data.ts';

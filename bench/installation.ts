@@ -10,12 +10,12 @@ import { promisify } from 'node:util';
 import { type Env, readEnv } from '../src/config/env.ts';
 import { pathsIn } from '../src/config/paths.ts';
 import { removeGuestNetwork } from '../src/host/network/guest-network.ts';
-import { hostCgroups, removeLimits } from '../src/host/vm/cgroup.ts';
-import { dataFolderId, removeEgressRules } from '../src/host/vm/egress.ts';
-import { freeLoopbackPort } from '../src/host/vm/free-port.ts';
-import { commandLineOf, identityOf, killProcess, waitForExit } from '../src/host/vm/process-identity.ts';
-import { findOrphans } from '../src/host/vm/qemu-process.ts';
-import type { Accelerator } from '../src/host/vm/vm-spec.ts';
+import { dataFolderId, removeEgressRules } from '../src/host/network/user-network-rules.ts';
+import { hostCgroups, removeLimits } from '../src/host/qemu/cgroup.ts';
+import { freeLoopbackPort } from '../src/host/qemu/free-port.ts';
+import { commandLineOf, identityOf, killProcess, waitForExit } from '../src/host/qemu/process-identity.ts';
+import { findOrphans } from '../src/host/qemu/qemu-process.ts';
+import type { Accelerator } from '../src/host/qemu/vm-spec.ts';
 import { backoffMs, pause } from '../src/shared/retry.ts';
 import { Api, unlogged } from './api.ts';
 

@@ -6,7 +6,7 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { readEnv } from '../src/config/env.ts';
 import { storeImage } from '../src/disk-format/image-objects.ts';
-import { readHostImage } from '../src/host/image/host-images.ts';
+import { readHostImage } from '../src/host/images/host-images.ts';
 import { ensureDebianPackages } from '../src/launcher/debian-packages.ts';
 import { ensureGuestImage } from '../src/launcher/guest-image.ts';
 import { refuse, StartError, sayOnStdout as say } from '../src/launcher/start-error.ts';

@@ -3,7 +3,7 @@ import type { Db } from '../control-plane/db/pool.ts';
 import { type DiskKeys, diskKeys } from '../control-plane/disks/data-keys.ts';
 import { type KeptObjects, keepObjects } from '../control-plane/disks/keep-objects.ts';
 import { knownMarks } from '../control-plane/disks/store.ts';
-import { findHostImage, type HostImage } from '../host/image/host-images.ts';
+import { findHostImage, type HostImage } from '../host/images/host-images.ts';
 import { type ObjectStore, ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { openStore } from '../object-store/open-store.ts';
 import { ownStore } from '../object-store/store-mark.ts';

@@ -17,11 +17,11 @@ import { VmMeters } from './calls/vm-meters.ts';
 import { evictStaleDisks, reportUnknownVm } from './evict-stale-disks.ts';
 import { HostExecs } from './execs/host-execs.ts';
 import type { HostContext } from './host-context.ts';
-import { listHostImages } from './image/host-images.ts';
-import { listVmFolders, readRecord, vmFolder } from './machine/record.ts';
-import { rootUse, VmRunner } from './runner/vm-runner.ts';
-import { isSameProcess, killProcess, waitForExit } from './vm/process-identity.ts';
-import { findOrphans } from './vm/qemu-process.ts';
+import { listHostImages } from './images/host-images.ts';
+import { isSameProcess, killProcess, waitForExit } from './qemu/process-identity.ts';
+import { findOrphans } from './qemu/qemu-process.ts';
+import { rootUse, VmRunner } from './reconciler/vm-runner.ts';
+import { listVmFolders, readRecord, vmFolder } from './vm/record.ts';
 
 const HEARTBEAT_MS = 5_000;
 const STORE_CHECK_MS = 30_000;

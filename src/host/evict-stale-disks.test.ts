@@ -6,9 +6,9 @@ import { type TestContext, test } from 'node:test';
 import { pathsIn } from '../config/paths.ts';
 import { type InstanceId, newId } from '../shared/ids.ts';
 import { createLog } from '../shared/log.ts';
+import { overlayPaths, setAsideOverlay } from './disk/overlay-files.ts';
+import { readSidecar } from './disk/sidecar.ts';
 import { type DisksClient, evictStaleDisks } from './evict-stale-disks.ts';
-import { overlayPaths, setAsideOverlay } from './vm/overlay.ts';
-import { readSidecar } from './vm/sidecar.ts';
 
 const A_DAY_AGO = new Date(Date.now() - 25 * 3_600_000);
 const OVERTAKEN = { known: true, continues: false };

@@ -13,11 +13,11 @@ import type {
   UnknownVmReport,
 } from '../protocol/types.ts';
 import type { InstanceId } from '../shared/ids.ts';
+import { listOverlays, overlayPaths, removeAside, removeOverlay } from './disk/overlay-files.ts';
+import { readSidecar } from './disk/sidecar.ts';
+import { writeFileDurably } from './durable-file.ts';
 import type { HostContext } from './host-context.ts';
-import { listVmFolders, makeVmFolder, vmFolder } from './machine/record.ts';
-import { writeFileDurably } from './vm/durable-file.ts';
-import { listOverlays, overlayPaths, removeAside, removeOverlay } from './vm/overlay.ts';
-import { readSidecar } from './vm/sidecar.ts';
+import { listVmFolders, makeVmFolder, vmFolder } from './vm/record.ts';
 
 /** As long as orphaned objects are kept: a cache that was used so recently is likely to be used again. */
 const HORIZON_MS = 24 * 3_600_000;

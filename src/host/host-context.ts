@@ -4,18 +4,18 @@ import type { CompressPool } from '../disk-format/compress-pool.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import type { ControlPlaneClient } from '../protocol/client.ts';
 import type { Log } from '../shared/log.ts';
-import type { RunCache } from './block/run-cache.ts';
 import type { BootSlots } from './boot-slots.ts';
+import type { RunCache } from './disk/run-cache.ts';
 import type { EgressControl } from './egress/egress-control.ts';
-import type { ImageKeeper } from './image/image-keeper.ts';
+import type { ImageKeeper } from './images/image-keeper.ts';
 import type { HostLease } from './lease/host-lease.ts';
 import type { VmNetwork } from './network/addresses.ts';
 import type { GuestNetwork } from './network/guest-network.ts';
-import type { Templates } from './template/templates.ts';
-import type { CgroupMounts } from './vm/cgroup.ts';
-import type { Jail } from './vm/jail.ts';
-import { type VmUser, vmUser } from './vm/uid.ts';
-import type { Accelerator } from './vm/vm-spec.ts';
+import type { CgroupMounts } from './qemu/cgroup.ts';
+import type { Jail } from './qemu/jail.ts';
+import { type VmUser, vmUser } from './qemu/uid.ts';
+import type { Accelerator } from './qemu/vm-spec.ts';
+import type { Templates } from './vm/templates.ts';
 
 /** What all runners of this host share. */
 export interface HostContext {

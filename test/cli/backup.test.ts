@@ -25,7 +25,7 @@ import { withSnapshot } from '../../src/control-plane/backup/table-data.ts';
 import { insertVersion, makeCurrent } from '../../src/control-plane/images/store.ts';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';
 import { isImageStored, storeImage } from '../../src/disk-format/image-objects.ts';
-import { readHostImage } from '../../src/host/image/host-images.ts';
+import { readHostImage } from '../../src/host/images/host-images.ts';
 import { ensureSecrets, makeDataFolder, refuseUnfinishedRestore } from '../../src/launcher/data-folder.ts';
 import { startEmbeddedPostgres } from '../../src/launcher/embedded-postgres.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';

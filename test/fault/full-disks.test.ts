@@ -7,7 +7,7 @@ import { readFileSync } from 'node:fs';
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { overlayPaths } from '../../src/host/vm/overlay.ts';
+import { overlayPaths } from '../../src/host/disk/overlay-files.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import type { NotificationOut as Told } from '../support/notifications.ts';

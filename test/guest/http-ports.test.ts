@@ -5,7 +5,7 @@ import { once } from 'node:events';
 import { type IncomingMessage, request as sendRequest } from 'node:http';
 import { after, before, describe, test } from 'node:test';
 import { promisify } from 'node:util';
-import { readRecord, vmFolder } from '../../src/host/machine/record.ts';
+import { readRecord, vmFolder } from '../../src/host/vm/record.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
 import { connectsTo, installServer, startServer, startServerAtBoot } from '../support/guest-http-server.ts';
 import { GuestInstance } from '../support/guest-instance.ts';

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { after, before, describe, test } from 'node:test';
-import { overlayPaths } from '../../src/host/vm/overlay.ts';
+import { overlayPaths } from '../../src/host/disk/overlay-files.ts';
 import { type S3Settings, S3Store } from '../../src/object-store/s3-store.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';

@@ -13,7 +13,7 @@ import { type DataKey, KeyRing, newDataKey } from '../../src/disk-format/key-rin
 import { loadMap, type SegmentRef } from '../../src/disk-format/load-map.ts';
 import { BLOCK_BYTES, SegmentCorruptError } from '../../src/disk-format/segment-format.ts';
 import { verifySegment } from '../../src/disk-format/verify-disk.ts';
-import { FlushSink } from '../../src/host/block/flush-sink.ts';
+import { FlushSink } from '../../src/host/disk/flush-sink.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { type ObjectStore, ObjectStoreUnavailableError } from '../../src/object-store/object-store.ts';
 import { restoreDisk } from '../support/restore-disk.ts';

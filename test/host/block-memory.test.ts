@@ -10,7 +10,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { NbdClient } from '../../src/host/block/nbd-client.ts';
+import { NbdClient } from '../../src/host/disk/nbd-client.ts';
 import { AGENT_ENV, AGENT_FLAGS, compiledSources } from '../../src/launcher/machine.ts';
 import type { S3Settings } from '../../src/object-store/s3-store.ts';
 import type { SubjectTask } from '../support/memory-subject.ts';

@@ -10,16 +10,16 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { promisify } from 'node:util';
 import fc from 'fast-check';
-import { NbdClient, NbdProtocolError } from '../../src/host/block/nbd-client.ts';
-import { NbdError, type NbdExport } from '../../src/host/block/nbd-export.ts';
+import { NbdClient, NbdProtocolError } from '../../src/host/disk/nbd-client.ts';
+import { NbdError, type NbdExport } from '../../src/host/disk/nbd-export.ts';
 import {
   encodeOption,
   encodeRequest,
   encodeString,
   NBD_CMD,
   NBD_OPT,
-} from '../../src/host/block/nbd-protocol.ts';
-import { NbdServer } from '../../src/host/block/nbd-server.ts';
+} from '../../src/host/disk/nbd-protocol.ts';
+import { NbdServer } from '../../src/host/disk/nbd-server.ts';
 
 const run = promisify(execFile);
 const MIB = 1024 * 1024;

@@ -6,16 +6,16 @@ import { createConnection } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { NbdClient } from '../../src/host/block/nbd-client.ts';
-import { NbdError } from '../../src/host/block/nbd-export.ts';
+import { NbdClient } from '../../src/host/disk/nbd-client.ts';
+import { NbdError } from '../../src/host/disk/nbd-export.ts';
 import {
   encodeOption,
   encodeRequest,
   encodeString,
   NBD_CMD,
   NBD_OPT,
-} from '../../src/host/block/nbd-protocol.ts';
-import { NbdServer } from '../../src/host/block/nbd-server.ts';
+} from '../../src/host/disk/nbd-protocol.ts';
+import { NbdServer } from '../../src/host/disk/nbd-server.ts';
 import { until } from '../support/waiting.ts';
 
 const MIB = 1024 * 1024;

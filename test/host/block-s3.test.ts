@@ -6,7 +6,7 @@ import { CompressPool } from '../../src/disk-format/compress-pool.ts';
 import { KeyRing, newDataKey } from '../../src/disk-format/key-ring.ts';
 import { loadMap, type SegmentRef } from '../../src/disk-format/load-map.ts';
 import { BLOCK_BYTES, SegmentCorruptError } from '../../src/disk-format/segment-format.ts';
-import { FlushSink } from '../../src/host/block/flush-sink.ts';
+import { FlushSink } from '../../src/host/disk/flush-sink.ts';
 import { ObjectStoreUnavailableError } from '../../src/object-store/object-store.ts';
 import { S3Store } from '../../src/object-store/s3-store.ts';
 import { restoreDisk } from '../support/restore-disk.ts';

@@ -11,9 +11,9 @@ import {
 import { dropOldGenerations } from '../../src/control-plane/disks/generation-store.ts';
 import { sweepOrphans } from '../../src/control-plane/disks/remove-objects.ts';
 import { coalesce, readRun } from '../../src/disk-format/read-run.ts';
+import { DiskState } from '../../src/host/disk/disk-state.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
-import type { FlushRecord } from '../../src/host/machine/record.ts';
-import { DiskState } from '../../src/host/overlay/disk-state.ts';
+import type { FlushRecord } from '../../src/host/vm/record.ts';
 import { apiForFile } from '../support/api.ts';
 import { freeEverything, ModelDisk, modelForFile } from '../support/model-disks.ts';
 import { segmentOf } from '../support/scripted-agent.ts';

@@ -12,7 +12,7 @@ import { type DataKey, KeyRing, newDataKey } from '../../src/disk-format/key-rin
 import { diffMaps, type Layer, loadMap, wholeMap } from '../../src/disk-format/load-map.ts';
 import { writeMap } from '../../src/disk-format/map-object.ts';
 import { BLOCK_BYTES } from '../../src/disk-format/segment-format.ts';
-import { FlushSink } from '../../src/host/block/flush-sink.ts';
+import { FlushSink } from '../../src/host/disk/flush-sink.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { IndependentReader } from '../support/independent-reader.ts';
 

@@ -23,7 +23,7 @@ import { KeyRing } from '../../src/disk-format/key-ring.ts';
 import { diffMaps, loadMap, wholeMap } from '../../src/disk-format/load-map.ts';
 import { writeMap } from '../../src/disk-format/map-object.ts';
 import { BLOCK_BYTES } from '../../src/disk-format/segment-format.ts';
-import { FlushSink } from '../../src/host/block/flush-sink.ts';
+import { FlushSink } from '../../src/host/disk/flush-sink.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { type InstanceId, newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';

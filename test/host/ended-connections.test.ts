@@ -6,7 +6,11 @@ import { GUEST, guestAddress } from '../../src/host/network/addresses.ts';
 import { inNetwork, openGuestNetwork, removeGuestNetwork } from '../../src/host/network/guest-network.ts';
 import { mendForwarding } from '../../src/host/network/host-forwarding.ts';
 import { runTool } from '../../src/host/network/run-tool.ts';
-import { applyEgressRules, dataFolderId, removeEgressRules } from '../../src/host/vm/egress.ts';
+import {
+  applyEgressRules,
+  dataFolderId,
+  removeEgressRules,
+} from '../../src/host/network/user-network-rules.ts';
 import { PROTOCOL, syn } from '../support/frames.ts';
 import { NO_TAP } from '../support/no-tap.ts';
 import { OUTSIDE, Outside } from '../support/outside.ts';

@@ -15,9 +15,13 @@ import {
   removeGuestNetwork,
 } from '../../src/host/network/guest-network.ts';
 import { mendForwarding } from '../../src/host/network/host-forwarding.ts';
-import { CONNECTIONS_MAX } from '../../src/host/network/rules.ts';
 import { runTool } from '../../src/host/network/run-tool.ts';
-import { applyEgressRules, dataFolderId, removeEgressRules } from '../../src/host/vm/egress.ts';
+import { CONNECTIONS_MAX } from '../../src/host/network/tap-rules.ts';
+import {
+  applyEgressRules,
+  dataFolderId,
+  removeEgressRules,
+} from '../../src/host/network/user-network-rules.ts';
 import {
   arp,
   BROADCAST,

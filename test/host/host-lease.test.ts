@@ -6,8 +6,8 @@ import { type TestContext, test } from 'node:test';
 import { pathsIn } from '../../src/config/paths.ts';
 import { HostLease } from '../../src/host/lease/host-lease.ts';
 import { leftMs, readLease, writeLease } from '../../src/host/lease/lease-file.ts';
-import { bootMs } from '../../src/host/vm/boot-clock.ts';
-import { identityOf } from '../../src/host/vm/process-identity.ts';
+import { bootMs } from '../../src/host/qemu/boot-clock.ts';
+import { identityOf } from '../../src/host/qemu/process-identity.ts';
 import {
   type ControlPlaneClient,
   ControlPlaneUnavailable,

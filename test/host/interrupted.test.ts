@@ -7,12 +7,12 @@ import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import { isAlive, killProcess, type ProcessIdentity } from '../../src/host/vm/process-identity.ts';
+import { isAlive, killProcess, type ProcessIdentity } from '../../src/host/qemu/process-identity.ts';
 import { inheritedEnvironment } from '../support/installation.ts';
 import { until } from '../support/waiting.ts';
 
 const SUPPORT = join(import.meta.dirname, '..', 'support');
-const IDENTITY = join(import.meta.dirname, '..', '..', 'src', 'host', 'vm', 'process-identity.ts');
+const IDENTITY = join(import.meta.dirname, '..', '..', 'src', 'host', 'qemu', 'process-identity.ts');
 
 for (const signal of ['SIGINT', 'SIGTERM'] as const) {
   test(`${signal} to a test file ends the QEMU that it started in another session`, async (t: TestContext) => {

@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { gzipSync } from 'node:zlib';
-import { layerEntries, ociLayers } from '../../src/host/own-image/oci-layout.ts';
+import { layerEntries, ociLayers } from '../../src/host/images/oci-layout.ts';
 import { tarOf } from '../support/tar-maker.ts';
 
 async function workFolder(t: TestContext): Promise<string> {

@@ -20,11 +20,11 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { gzipSync, zstdCompressSync } from 'node:zlib';
-import { findRoot, rootOfDisk } from '../../src/host/own-image/disk-file.ts';
-import { ImageTree } from '../../src/host/own-image/image-tree.ts';
-import { problemsIn } from '../../src/host/own-image/install-machine.ts';
-import { readTar, type TarEntry } from '../../src/host/own-image/read-tar.ts';
-import { headOf, unpacked } from '../../src/host/own-image/unpacked.ts';
+import { findRoot, rootOfDisk } from '../../src/host/images/disk-file.ts';
+import { ImageTree } from '../../src/host/images/image-tree.ts';
+import { problemsIn } from '../../src/host/images/install-machine.ts';
+import { readTar, type TarEntry } from '../../src/host/images/read-tar.ts';
+import { headOf, unpacked } from '../../src/host/images/unpacked.ts';
 import { type MadeEntry, paxEntry, tarEntry, tarOf } from '../support/tar-maker.ts';
 import { until } from '../support/waiting.ts';
 

@@ -6,7 +6,7 @@ import { CompressPool } from '../../src/disk-format/compress-pool.ts';
 import { KeyRing, newDataKey } from '../../src/disk-format/key-ring.ts';
 import { loadMap } from '../../src/disk-format/load-map.ts';
 import { BLOCK_BYTES } from '../../src/disk-format/segment-format.ts';
-import { FlushSink } from '../../src/host/block/flush-sink.ts';
+import { FlushSink } from '../../src/host/disk/flush-sink.ts';
 import {
   ObjectExistsError,
   ObjectNotFoundError,

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { overlayProblem, parseQcow2Header } from '../../src/host/vm/overlay.ts';
+import { overlayProblem, parseQcow2Header } from '../../src/host/disk/overlay-files.ts';
 import { type HeadChange, qcow2Head } from '../support/qcow2-head.ts';
 
 const GIB = 2 ** 30;

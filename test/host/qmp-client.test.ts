@@ -14,8 +14,8 @@ import {
   QmpError,
   QmpTimeoutError,
   waitForJob,
-} from '../../src/host/qmp/qmp-client.ts';
-import type { QmpEvent } from '../../src/host/qmp/types.ts';
+} from '../../src/host/qemu/qmp-client.ts';
+import type { QmpEvent } from '../../src/host/qemu/qmp-types.ts';
 
 describe('a QMP client', { timeout: 300_000 }, () => {
   const folder = mkdtempSync(join(tmpdir(), 'bqmp-'));

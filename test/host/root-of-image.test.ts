@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { gzipSync } from 'node:zlib';
-import { rootOf } from '../../src/host/own-image/make-image.ts';
+import { rootOf } from '../../src/host/images/make-image.ts';
 import { tarOf } from '../support/tar-maker.ts';
 
 const AS_ROOT =

@@ -9,20 +9,14 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, type TestContext, test } from 'node:test';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';
-import { Machine } from '../../src/host/machine/machine.ts';
-import { DIRTY_BITMAP, DIRTY_GRANULARITY } from '../../src/host/machine/machine-disk.ts';
-import {
-  makeVmFolder,
-  readRecord,
-  type VmRecord,
-  vmFolder,
-  writeRecord,
-} from '../../src/host/machine/record.ts';
-import { DiskState, FencedError } from '../../src/host/overlay/disk-state.ts';
-import { suspendMachine } from '../../src/host/suspend/suspend-machine.ts';
-import { identityOf } from '../../src/host/vm/process-identity.ts';
-import { NODES } from '../../src/host/vm/qemu-command.ts';
-import { vmSockets } from '../../src/host/vm/vm-spec.ts';
+import { DIRTY_BITMAP, DIRTY_GRANULARITY } from '../../src/host/disk/dirty-blocks.ts';
+import { DiskState, FencedError } from '../../src/host/disk/disk-state.ts';
+import { identityOf } from '../../src/host/qemu/process-identity.ts';
+import { NODES } from '../../src/host/qemu/qemu-command.ts';
+import { vmSockets } from '../../src/host/qemu/vm-spec.ts';
+import { Machine } from '../../src/host/vm/machine.ts';
+import { makeVmFolder, readRecord, type VmRecord, vmFolder, writeRecord } from '../../src/host/vm/record.ts';
+import { suspendMachine } from '../../src/host/vm/suspend-machine.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { ControlPlaneUnavailable } from '../../src/protocol/client.ts';
 import type { CommitResponse, DataKey } from '../../src/protocol/types.ts';

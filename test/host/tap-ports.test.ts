@@ -4,7 +4,6 @@
 import assert from 'node:assert/strict';
 import { connect, type Socket } from 'node:net';
 import { after, before, describe, test } from 'node:test';
-import { DrainedError, NotListeningError, TapPorts } from '../../src/host/machine/guest-ports.ts';
 import { GATEWAY, GUEST, guestAddress } from '../../src/host/network/addresses.ts';
 import {
   type GuestNetwork,
@@ -12,7 +11,12 @@ import {
   removeGuestNetwork,
 } from '../../src/host/network/guest-network.ts';
 import { mendForwarding } from '../../src/host/network/host-forwarding.ts';
-import { applyEgressRules, dataFolderId, removeEgressRules } from '../../src/host/vm/egress.ts';
+import {
+  applyEgressRules,
+  dataFolderId,
+  removeEgressRules,
+} from '../../src/host/network/user-network-rules.ts';
+import { DrainedError, NotListeningError, TapPorts } from '../../src/host/vm/guest-ports.ts';
 import { PROTOCOL, tcp } from '../support/frames.ts';
 import { NO_TAP } from '../support/no-tap.ts';
 import { TapGuest } from '../support/tap-guest.ts';

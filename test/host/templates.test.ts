@@ -15,8 +15,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, beforeEach, describe, test } from 'node:test';
 import { BootSlots } from '../../src/host/boot-slots.ts';
-import type { HostImage } from '../../src/host/image/host-images.ts';
-import { readHostImage } from '../../src/host/image/host-images.ts';
+import type { HostImage } from '../../src/host/images/host-images.ts';
+import { readHostImage } from '../../src/host/images/host-images.ts';
 import {
   boundTemplates,
   findTemplate,
@@ -29,8 +29,8 @@ import {
   templateKey,
   verifyMemory,
   writeMemory,
-} from '../../src/host/template/template-files.ts';
-import { Templates } from '../../src/host/template/templates.ts';
+} from '../../src/host/vm/template-files.ts';
+import { Templates } from '../../src/host/vm/templates.ts';
 import { createLog } from '../../src/shared/log.ts';
 import { writeHostImage } from '../support/host-image.ts';
 import { until } from '../support/waiting.ts';

@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { BootSlots } from '../../src/host/boot-slots.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
-import { LocalVm } from '../../src/host/runner/local-vm.ts';
+import { LocalVm } from '../../src/host/reconciler/local-vm.ts';
 import type { Assignment } from '../../src/protocol/types.ts';
 import { newId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';

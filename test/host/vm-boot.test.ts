@@ -8,12 +8,13 @@ import { type AddressInfo, connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { createOverlay } from '../../src/host/disk/overlay-files.ts';
 import { GuestAgent, GuestAgentError } from '../../src/host/guest/guest-agent.ts';
 import { guestExec } from '../../src/host/guest/guest-command.ts';
 import { readGuestFile, readGuestFileFrom } from '../../src/host/guest/guest-files.ts';
 import { memoryUse, networkUse, rootFileSystemUse } from '../../src/host/guest/guest-use.ts';
 import { runUserCommand } from '../../src/host/guest/user-command.ts';
-import type { QmpClient } from '../../src/host/qmp/qmp-client.ts';
+import { applyEgressRules, removeEgressRules } from '../../src/host/network/user-network-rules.ts';
 import {
   DISK_LIMITS,
   hostCgroups,
@@ -21,15 +22,14 @@ import {
   limitProcess,
   removeLimits,
   vmLimits,
-} from '../../src/host/vm/cgroup.ts';
-import { applyEgressRules, removeEgressRules } from '../../src/host/vm/egress.ts';
-import { filesOfVm, openJail } from '../../src/host/vm/jail.ts';
-import { createOverlay } from '../../src/host/vm/overlay.ts';
-import { killProcess, type ProcessIdentity } from '../../src/host/vm/process-identity.ts';
-import { qemuArguments } from '../../src/host/vm/qemu-command.ts';
-import { findOrphans, launchVm, onVmExit, type VmEnd } from '../../src/host/vm/qemu-process.ts';
-import { prepareRuntimeDir, VM_UID_BASE, VM_UID_COUNT } from '../../src/host/vm/uid.ts';
-import { type VmSpec, vmSockets } from '../../src/host/vm/vm-spec.ts';
+} from '../../src/host/qemu/cgroup.ts';
+import { filesOfVm, openJail } from '../../src/host/qemu/jail.ts';
+import { killProcess, type ProcessIdentity } from '../../src/host/qemu/process-identity.ts';
+import { qemuArguments } from '../../src/host/qemu/qemu-command.ts';
+import { findOrphans, launchVm, onVmExit, type VmEnd } from '../../src/host/qemu/qemu-process.ts';
+import type { QmpClient } from '../../src/host/qemu/qmp-client.ts';
+import { prepareRuntimeDir, VM_UID_BASE, VM_UID_COUNT } from '../../src/host/qemu/uid.ts';
+import { type VmSpec, vmSockets } from '../../src/host/qemu/vm-spec.ts';
 import { newId } from '../../src/shared/ids.ts';
 import { ownPort } from '../support/own-ports.ts';
 import { thorough } from '../support/thorough.ts';

@@ -4,8 +4,8 @@ import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer } from 'node:net';
 import { after, describe, test } from 'node:test';
-import { applyEgressRules, removeEgressRules } from '../../src/host/vm/egress.ts';
-import { VM_UID_BASE, VM_UID_COUNT } from '../../src/host/vm/uid.ts';
+import { applyEgressRules, removeEgressRules } from '../../src/host/network/user-network-rules.ts';
+import { VM_UID_BASE, VM_UID_COUNT } from '../../src/host/qemu/uid.ts';
 
 // Beyond the VMs' range: the rules of an installation that runs on this machine must not answer for ours.
 const uid = VM_UID_BASE + VM_UID_COUNT + (process.pid % 90_000);

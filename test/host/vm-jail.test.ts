@@ -21,8 +21,8 @@ import { type FileHandle, open } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, afterEach, before, describe, test } from 'node:test';
-import { CLEAN_ENV, inJail, type Jail, openJail, refreshResolvers } from '../../src/host/vm/jail.ts';
-import { createOverlay, growOverlay, inspectOverlay, qemuImg } from '../../src/host/vm/overlay.ts';
+import { createOverlay, growOverlay, inspectOverlay, qemuImg } from '../../src/host/disk/overlay-files.ts';
+import { CLEAN_ENV, inJail, type Jail, openJail, refreshResolvers } from '../../src/host/qemu/jail.ts';
 import {
   allPids,
   commandLineOf,
@@ -32,9 +32,9 @@ import {
   killProcess,
   type ProcessIdentity,
   waitForExit,
-} from '../../src/host/vm/process-identity.ts';
-import { findOrphans, launchVm, MEMORY_FD, QemuLaunchError } from '../../src/host/vm/qemu-process.ts';
-import { prepareRuntimeDir, vmUser } from '../../src/host/vm/uid.ts';
+} from '../../src/host/qemu/process-identity.ts';
+import { findOrphans, launchVm, MEMORY_FD, QemuLaunchError } from '../../src/host/qemu/qemu-process.ts';
+import { prepareRuntimeDir, vmUser } from '../../src/host/qemu/uid.ts';
 import { newId } from '../../src/shared/ids.ts';
 
 const skip = process.getuid?.() === 0 ? false : 'not root';
@@ -264,7 +264,7 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
   });
 
   test('a host without namespaces gets a reason', () => {
-    const module = join(import.meta.dirname, '..', '..', 'src', 'host', 'vm', 'jail.ts');
+    const module = join(import.meta.dirname, '..', '..', 'src', 'host', 'qemu', 'jail.ts');
     const script = `const { openJail } = await import(${JSON.stringify(module)}); console.log(JSON.stringify(await openJail(${JSON.stringify(etc_dir)})));`;
     const words = ['--bounding-set=-sys_admin', '--inh-caps=-sys_admin', process.execPath];
     const said = execFileSync('setpriv', [...words, '--input-type=module', '-e', script], {

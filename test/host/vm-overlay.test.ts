@@ -14,8 +14,8 @@ import {
   removeAside,
   removeOverlay,
   setAsideOverlay,
-} from '../../src/host/vm/overlay.ts';
-import { FILLED, type OverlaySidecar, readSidecar, writeSidecar } from '../../src/host/vm/sidecar.ts';
+} from '../../src/host/disk/overlay-files.ts';
+import { FILLED, type OverlaySidecar, readSidecar, writeSidecar } from '../../src/host/disk/sidecar.ts';
 import { newId } from '../../src/shared/ids.ts';
 
 const SIDECAR: OverlaySidecar = {

@@ -24,7 +24,7 @@ import {
   type ProcessIdentity,
   userOf,
   waitForExit,
-} from '../../src/host/vm/process-identity.ts';
+} from '../../src/host/qemu/process-identity.ts';
 import {
   boundLog,
   findOrphans,
@@ -32,8 +32,8 @@ import {
   onVmExit,
   QemuLaunchError,
   type VmEnd,
-} from '../../src/host/vm/qemu-process.ts';
-import { prepareRuntimeDir, takeRuntimeDir, vmUser } from '../../src/host/vm/uid.ts';
+} from '../../src/host/qemu/qemu-process.ts';
+import { prepareRuntimeDir, takeRuntimeDir, vmUser } from '../../src/host/qemu/uid.ts';
 import { newId } from '../../src/shared/ids.ts';
 
 const AS_ROOT = process.getuid?.() === 0 ? false : 'not root';

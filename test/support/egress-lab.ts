@@ -22,7 +22,7 @@ import {
   tapName,
 } from '../../src/host/network/addresses.ts';
 import { inNetwork } from '../../src/host/network/guest-network.ts';
-import { guestsRules, LINK, tapAddresses, tapRules } from '../../src/host/network/rules.ts';
+import { guestsRules, LINK, tapAddresses, tapRules } from '../../src/host/network/tap-rules.ts';
 import type {
   CountedDenial,
   Denial,

@@ -6,15 +6,15 @@ import { createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
+import { identityOf } from '../../src/host/qemu/process-identity.ts';
+import { vmSockets } from '../../src/host/qemu/vm-spec.ts';
 import {
   makeVmFolder,
   type VmFolder,
   type VmRecord,
   vmFolder,
   writeRecord,
-} from '../../src/host/machine/record.ts';
-import { identityOf } from '../../src/host/vm/process-identity.ts';
-import { vmSockets } from '../../src/host/vm/vm-spec.ts';
+} from '../../src/host/vm/record.ts';
 import { type InstanceId, newId } from '../../src/shared/ids.ts';
 import { until } from './waiting.ts';
 

@@ -21,15 +21,15 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { type Paths, pathsIn } from '../../src/config/paths.ts';
 import { connect } from '../../src/control-plane/db/connect.ts';
 import { removeGuestNetwork } from '../../src/host/network/guest-network.ts';
-import { hostCgroups, removeLimits } from '../../src/host/vm/cgroup.ts';
-import { dataFolderId, removeEgressRules } from '../../src/host/vm/egress.ts';
+import { dataFolderId, removeEgressRules } from '../../src/host/network/user-network-rules.ts';
+import { hostCgroups, removeLimits } from '../../src/host/qemu/cgroup.ts';
 import {
   identityOf,
   isAlive,
   type ProcessIdentity,
   waitForExit,
-} from '../../src/host/vm/process-identity.ts';
-import { findOrphans } from '../../src/host/vm/qemu-process.ts';
+} from '../../src/host/qemu/process-identity.ts';
+import { findOrphans } from '../../src/host/qemu/qemu-process.ts';
 import { readFirstLogin } from '../../src/launcher/data-folder.ts';
 import { runningDatabaseUrl, runningServer, stopServer } from '../../src/launcher/embedded-postgres.ts';
 import { endIfInterrupted } from './interrupted.ts';

@@ -8,7 +8,7 @@ import {
   identityOf,
   killProcess,
   type ProcessIdentity,
-} from '../../src/host/vm/process-identity.ts';
+} from '../../src/host/qemu/process-identity.ts';
 import { childrenOf } from './processes.ts';
 
 const endings = new Set<() => Promise<void>>();

@@ -16,13 +16,13 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { VmRecord } from '../../src/host/machine/record.ts';
 import {
   isAlive,
   killProcess,
   type ProcessIdentity,
   waitForExit,
-} from '../../src/host/vm/process-identity.ts';
+} from '../../src/host/qemu/process-identity.ts';
+import type { VmRecord } from '../../src/host/vm/record.ts';
 import type { GuestInstance } from './guest-instance.ts';
 import { GuestJournal } from './guest-journal.ts';
 import type { Installation } from './installation.ts';

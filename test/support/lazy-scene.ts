@@ -14,13 +14,13 @@ import { CompressPool } from '../../src/disk-format/compress-pool.ts';
 import { KeyRing, newDataKey } from '../../src/disk-format/key-ring.ts';
 import { loadMap } from '../../src/disk-format/load-map.ts';
 import { BLOCK_BYTES } from '../../src/disk-format/segment-format.ts';
-import { FlushSink } from '../../src/host/block/flush-sink.ts';
-import { LazyDisk } from '../../src/host/block/lazy-disk.ts';
-import { NbdClient } from '../../src/host/block/nbd-client.ts';
-import { NbdServer } from '../../src/host/block/nbd-server.ts';
-import { RunCache } from '../../src/host/block/run-cache.ts';
-import { QmpClient } from '../../src/host/qmp/qmp-client.ts';
-import { NODES, overlayNode } from '../../src/host/vm/qemu-command.ts';
+import { FlushSink } from '../../src/host/disk/flush-sink.ts';
+import { LazyDisk } from '../../src/host/disk/lazy-disk.ts';
+import { NbdClient } from '../../src/host/disk/nbd-client.ts';
+import { NbdServer } from '../../src/host/disk/nbd-server.ts';
+import { RunCache } from '../../src/host/disk/run-cache.ts';
+import { NODES, overlayNode } from '../../src/host/qemu/qemu-command.ts';
+import { QmpClient } from '../../src/host/qemu/qmp-client.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import {
   type ByteRange,

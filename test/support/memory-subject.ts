@@ -7,10 +7,10 @@ import { join } from 'node:path';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';
 import { KeyRing, newDataKey } from '../../src/disk-format/key-ring.ts';
 import { loadMap, type SegmentRef } from '../../src/disk-format/load-map.ts';
-import { FlushSink } from '../../src/host/block/flush-sink.ts';
-import { LazyDisk } from '../../src/host/block/lazy-disk.ts';
-import { NbdServer } from '../../src/host/block/nbd-server.ts';
-import { RunCache } from '../../src/host/block/run-cache.ts';
+import { FlushSink } from '../../src/host/disk/flush-sink.ts';
+import { LazyDisk } from '../../src/host/disk/lazy-disk.ts';
+import { NbdServer } from '../../src/host/disk/nbd-server.ts';
+import { RunCache } from '../../src/host/disk/run-cache.ts';
 import { openStore } from '../../src/object-store/open-store.ts';
 import type { S3Settings } from '../../src/object-store/s3-store.ts';
 // Loads all modules of the agent, because they count too.

@@ -19,7 +19,7 @@ import { KeyRing } from '../../src/disk-format/key-ring.ts';
 import { loadMap } from '../../src/disk-format/load-map.ts';
 import { coalesce, readRun } from '../../src/disk-format/read-run.ts';
 import { BLOCK_BYTES, FRAME_KIND } from '../../src/disk-format/segment-format.ts';
-import { FlushSink } from '../../src/host/block/flush-sink.ts';
+import { FlushSink } from '../../src/host/disk/flush-sink.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import type { ObjectStore } from '../../src/object-store/object-store.ts';
 import { type InstanceId, newId } from '../../src/shared/ids.ts';

@@ -10,8 +10,8 @@ import {
   isAlive,
   killProcess,
   type ProcessIdentity,
-} from '../../src/host/vm/process-identity.ts';
-import { findOrphans } from '../../src/host/vm/qemu-process.ts';
+} from '../../src/host/qemu/process-identity.ts';
+import { findOrphans } from '../../src/host/qemu/qemu-process.ts';
 import type { Installation } from './installation.ts';
 import { childrenOf, killAll, roleProcess } from './processes.ts';
 import { until } from './waiting.ts';

@@ -10,7 +10,7 @@ import type { CompressPool } from '../../src/disk-format/compress-pool.ts';
 import type { KeyRing } from '../../src/disk-format/key-ring.ts';
 import { coalesce, type FrameRun, readRun } from '../../src/disk-format/read-run.ts';
 import { BLOCK_BYTES, FRAME_KIND } from '../../src/disk-format/segment-format.ts';
-import type { NbdClient } from '../../src/host/block/nbd-client.ts';
+import type { NbdClient } from '../../src/host/disk/nbd-client.ts';
 import type { ObjectStore } from '../../src/object-store/object-store.ts';
 import { assert } from '../../src/shared/assert.ts';
 

@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import type { Paths } from '../../src/config/paths.ts';
 import type { ImageManifest } from '../../src/disk-format/image-manifest.ts';
 import { imagePrefix } from '../../src/disk-format/image-objects.ts';
-import { MAX_AGE_MS } from '../../src/host/template/template-files.ts';
+import { MAX_AGE_MS } from '../../src/host/vm/template-files.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launcher/data-folder.ts';
 import { errnoOf } from '../../src/shared/errors.ts';
 import { copyCluster } from './cluster-template.ts';

@@ -4,12 +4,12 @@
  */
 import { mkdir, writeFile } from 'node:fs/promises';
 import { pathsIn } from '../../src/config/paths.ts';
-import { readLoss, vmFolder, writeLoss } from '../../src/host/machine/record.ts';
-import { DiskState } from '../../src/host/overlay/disk-state.ts';
-import { type NoteLoss, prepareOverlay } from '../../src/host/overlay/prepare-overlay.ts';
-import { findUnsavedWrites } from '../../src/host/runner/local-vm.ts';
-import { overlayPaths } from '../../src/host/vm/overlay.ts';
-import { writeSidecar } from '../../src/host/vm/sidecar.ts';
+import { DiskState } from '../../src/host/disk/disk-state.ts';
+import { overlayPaths } from '../../src/host/disk/overlay-files.ts';
+import { type NoteLoss, prepareOverlay } from '../../src/host/disk/prepare-overlay.ts';
+import { writeSidecar } from '../../src/host/disk/sidecar.ts';
+import { findUnsavedWrites } from '../../src/host/reconciler/local-vm.ts';
+import { readLoss, vmFolder, writeLoss } from '../../src/host/vm/record.ts';
 import { type InstanceId, isId, newId } from '../../src/shared/ids.ts';
 import { diskContextOf, headOf } from './host-folders.ts';
 import { qcow2Head } from './qcow2-head.ts';

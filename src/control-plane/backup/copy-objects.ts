@@ -10,7 +10,7 @@ import {
   type StoredImage,
   storeImage,
 } from '../../disk-format/image-objects.ts';
-import { listHostImages } from '../../host/image/host-images.ts';
+import { listHostImages } from '../../host/images/host-images.ts';
 import { runCommand } from '../../launcher/run-command.ts';
 import {
   ObjectExistsError,

@@ -23,9 +23,9 @@ import {
   GuestAgentTimeoutError,
 } from '../guest/guest-agent.ts';
 import type { HostContext } from '../host-context.ts';
-import type { Machine } from '../machine/machine.ts';
-import { vmFolder } from '../machine/record.ts';
-import type { VmRunner } from '../runner/vm-runner.ts';
+import type { VmRunner } from '../reconciler/vm-runner.ts';
+import type { Machine } from '../vm/machine.ts';
+import { vmFolder } from '../vm/record.ts';
 import { CallError } from './call-error.ts';
 import { controlExec, readExec, runCommand, startExec } from './exec-calls.ts';
 import { serveFiles } from './file-calls.ts';

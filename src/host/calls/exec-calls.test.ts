@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { Machine } from '../machine/machine.ts';
+import type { Machine } from '../vm/machine.ts';
 import { runCommand } from './exec-calls.ts';
 
 test('a command in a machine that has not answered since its adoption fails as guest_silent, not as not_running', async () => {

@@ -9,7 +9,7 @@ import { serveReader } from '../execs/exec-reader.ts';
 import type { HostExecs } from '../execs/host-execs.ts';
 import { ExecsUnavailableError, type VmExecs } from '../execs/vm-execs.ts';
 import { runUserCommand } from '../guest/user-command.ts';
-import type { Machine } from '../machine/machine.ts';
+import type { Machine } from '../vm/machine.ts';
 import { CallError } from './call-error.ts';
 
 type CallOf<K extends HostCall['kind']> = Extract<HostCall, { kind: K }>;

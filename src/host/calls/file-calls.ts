@@ -7,7 +7,7 @@ import { untrustedText } from '../../shared/untrusted-text.ts';
 import { GuestTask } from '../execs/guest-task.ts';
 import type { HostExecs } from '../execs/host-execs.ts';
 import { ExecsUnavailableError } from '../execs/vm-execs.ts';
-import type { Machine } from '../machine/machine.ts';
+import type { Machine } from '../vm/machine.ts';
 import { CallError } from './call-error.ts';
 
 type FileCall = Extract<HostCall, { kind: 'file' }>;

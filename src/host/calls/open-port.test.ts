@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { test } from 'node:test';
-import type { Machine } from '../machine/machine.ts';
+import type { Machine } from '../vm/machine.ts';
 import { dialSshd } from './open-port.ts';
 
 test('a connection that its VM breaks before it reaches its caller is closed, and nothing else', async (t) => {

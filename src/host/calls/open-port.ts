@@ -5,9 +5,9 @@ import type { Duplex } from 'node:stream';
 import { notListeningMessage } from '../../protocol/host-calls.ts';
 import { messageOf } from '../../shared/errors.ts';
 import { joinStreams } from '../../shared/streams.ts';
-import { DrainedError, NotListeningError } from '../machine/guest-ports.ts';
-import type { Machine } from '../machine/machine.ts';
 import { sshEndpoint } from '../network/addresses.ts';
+import { DrainedError, NotListeningError } from '../vm/guest-ports.ts';
+import type { Machine } from '../vm/machine.ts';
 import { CallError } from './call-error.ts';
 
 /** The address on this machine. @throws CallError not_running, not_listening */

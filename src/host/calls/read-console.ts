@@ -4,7 +4,7 @@ import { open } from 'node:fs/promises';
 import type { ConsoleLogResult } from '../../protocol/host-calls.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import { errnoOf } from '../../shared/errors.ts';
-import { type Arrival, readArrivals } from '../machine/console-log.ts';
+import { type Arrival, readArrivals } from '../vm/console-log.ts';
 
 const LINE_FEED = 0x0a;
 /** For a line of a time that is not known. */

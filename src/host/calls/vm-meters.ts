@@ -11,8 +11,8 @@ import type { Log } from '../../shared/log.ts';
 import { pause } from '../../shared/retry.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
 import { memoryUse, networkUse } from '../guest/guest-use.ts';
-import type { Machine } from '../machine/machine.ts';
-import type { VmRunner } from '../runner/vm-runner.ts';
+import type { VmRunner } from '../reconciler/vm-runner.ts';
+import type { Machine } from '../vm/machine.ts';
 import { MinuteLog, readingsOf } from './minute-log.ts';
 
 /**

@@ -4,7 +4,7 @@
  * first have ended with their boot, or with a supervisor that somebody in the guest has ended.
  */
 import { randomBytes } from 'node:crypto';
-import { PacedReader, ReadBudget } from '../qmp/paced-reader.ts';
+import { PacedReader, ReadBudget } from '../qemu/paced-reader.ts';
 
 /**
  * The frames between this host and an exec's supervisor (exec-supervisor.pl), with their types.

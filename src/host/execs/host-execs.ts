@@ -9,7 +9,7 @@ import { messageOf } from '../../shared/errors.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
 import type { HostContext } from '../host-context.ts';
-import { listVmFolders, vmFolder } from '../machine/record.ts';
+import { listVmFolders, vmFolder } from '../vm/record.ts';
 import type { Exec } from './exec.ts';
 import { type ExecMachine, VmExecs } from './vm-execs.ts';
 

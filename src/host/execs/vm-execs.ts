@@ -20,8 +20,8 @@ import { rfc3339 } from '../../shared/clock.ts';
 import { type ExecId, isId, newId } from '../../shared/ids.ts';
 import { pause } from '../../shared/retry.ts';
 import { guestExec } from '../guest/guest-command.ts';
-import type { Machine } from '../machine/machine.ts';
-import { vmSockets } from '../vm/vm-spec.ts';
+import { vmSockets } from '../qemu/vm-spec.ts';
+import type { Machine } from '../vm/machine.ts';
 import { Exec, type Send } from './exec.ts';
 import {
   BrokenFrameError,

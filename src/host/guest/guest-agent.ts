@@ -12,8 +12,8 @@ import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
 import { pause } from '../../shared/retry.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
-import { LineSplitter } from '../qmp/line-splitter.ts';
-import { PacedReader, ReadBudget } from '../qmp/paced-reader.ts';
+import { LineSplitter } from '../qemu/line-splitter.ts';
+import { PacedReader, ReadBudget } from '../qemu/paced-reader.ts';
 
 /** Failures of a guest agent. None of them means that the VM itself has failed. */
 

@@ -4,8 +4,8 @@
  */
 import { existsSync, rmSync, writeFileSync } from 'node:fs';
 import type { Paths } from '../../config/paths.ts';
-import { isStopped, killProcess } from '../vm/process-identity.ts';
-import { type FoundVm, findOrphans } from '../vm/qemu-process.ts';
+import { isStopped, killProcess } from '../qemu/process-identity.ts';
+import { type FoundVm, findOrphans } from '../qemu/qemu-process.ts';
 
 type FencePaths = Pick<Paths, 'vms' | 'fenced'>;
 

@@ -11,7 +11,7 @@ import type { Paths } from '../../config/paths.ts';
 import { present } from '../../shared/assert.ts';
 import type { Log } from '../../shared/log.ts';
 import { pause } from '../../shared/retry.ts';
-import { identityOf, isAlive, type ProcessIdentity } from '../vm/process-identity.ts';
+import { identityOf, isAlive, type ProcessIdentity } from '../qemu/process-identity.ts';
 import { fenceVms } from './fence.ts';
 import { leftMs, readLease } from './lease-file.ts';
 

@@ -4,7 +4,7 @@
  */
 import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { errnoOf } from '../../shared/errors.ts';
-import { bootId, bootMs } from '../vm/boot-clock.ts';
+import { bootId, bootMs } from '../qemu/boot-clock.ts';
 
 export interface Lease {
   readonly boot_id: string;

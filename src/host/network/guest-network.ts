@@ -14,13 +14,13 @@ import { writeFile } from 'node:fs/promises';
 import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
 import { messageOf } from '../../shared/errors.ts';
-import { dataFolderId, egressTable } from '../vm/egress.ts';
-import { egressProxyUid } from '../vm/uid.ts';
+import { egressProxyUid } from '../qemu/uid.ts';
 import { GUESTS_END, guestAddress, HOST_END, sshPortOf, tapName } from './addresses.ts';
 import { forgetConnections, removeHeld } from './hold-connections.ts';
 import { guestResolvers } from './resolvers.ts';
-import { guestsRules, LINK, LINK_PREFIX, type Tap, tapAddresses, tapRules } from './rules.ts';
 import { runTool } from './run-tool.ts';
+import { guestsRules, LINK, LINK_PREFIX, type Tap, tapAddresses, tapRules } from './tap-rules.ts';
+import { dataFolderId, egressTable } from './user-network-rules.ts';
 
 const TUN = '/dev/net/tun';
 const OPEN_TAP = join(import.meta.dirname, 'open-tap.pl');

@@ -7,11 +7,11 @@
 import { readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { messageOf } from '../../shared/errors.ts';
-import { egressTable } from '../vm/egress.ts';
 import { type GuestNetwork, mendGuestNetwork } from './guest-network.ts';
 import { guestResolvers } from './resolvers.ts';
-import { hostChains } from './rules.ts';
 import { runTool } from './run-tool.ts';
+import { hostChains } from './tap-rules.ts';
+import { egressTable } from './user-network-rules.ts';
 
 const IP_FORWARD = '/proc/sys/net/ipv4/ip_forward';
 

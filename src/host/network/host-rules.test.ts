@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { hostChains } from './rules.ts';
+import { hostChains } from './tap-rules.ts';
 
 const about = { link: 'berth-0123abcd', resolvers: ['192.0.2.53'] };
 

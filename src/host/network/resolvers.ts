@@ -1,7 +1,7 @@
 /** The resolvers that guests with TAP devices can use. */
 import { readFileSync } from 'node:fs';
 import { isIP } from 'node:net';
-import { parseResolvers } from '../vm/egress.ts';
+import { parseResolvers } from './user-network-rules.ts';
 
 /** The second has the resolvers of systemd-resolved, which itself listens on the loopback only. */
 const FILES = ['/etc/resolv.conf', '/run/systemd/resolve/resolv.conf'];

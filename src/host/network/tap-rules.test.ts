@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { GUEST, guestAddress } from './addresses.ts';
-import { sumWord, tapRules } from './rules.ts';
+import { sumWord, tapRules } from './tap-rules.ts';
 
 /** RFC 1071, of 16-bit words. */
 function checksum(words: readonly number[]): number {

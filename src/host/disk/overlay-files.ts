@@ -1,0 +1,305 @@
+/**
+ * A VM's local disk: a qcow2 overlay `<instance id>.qcow2`, and its sidecar `<instance id>.json`, which says which head the
+ * overlay equals (`sidecar.ts`).
+ *
+ * Invariants:
+ * - both files are a cache: losing them loses only changes after the last committed generation;
+ * - an overlay is durable before its sidecar vouches for it;
+ * - an old overlay's sidecar is removed before a new overlay replaces it;
+ * - an overlay belongs to its VM's user and may have any content: its header is checked, and programs that parse it run as
+ *   that user.
+ */
+import { execFile } from 'node:child_process';
+import { constants } from 'node:fs';
+import { chown, copyFile, mkdir, open, readdir, rename, rm, stat, statfs } from 'node:fs/promises';
+import { isAbsolute, join } from 'node:path';
+import { promisify } from 'node:util';
+import { assert } from '../../shared/assert.ts';
+import { errnoOf, messageOf } from '../../shared/errors.ts';
+import { type InstanceId, isId } from '../../shared/ids.ts';
+import { syncFile, syncFolder } from '../durable-file.ts';
+import { asUser, CLEAN_ENV, inJail, type Jail, type JailFiles } from '../qemu/jail.ts';
+import type { VmUser } from '../qemu/uid.ts';
+
+/**
+ * The header of a qcow2 file (docs/interop/qcow2.txt in QEMU's tree; numbers are big-endian): what must be known of a file that
+ * somebody else could write before a program of QEMU's opens it, which follows the names of files that a header has.
+ */
+
+export const QCOW2_HEADER_BYTES = 112;
+const MAGIC = 'QFI\xfb';
+const FEATURES = { dirty: 1n << 0n, corrupt: 1n << 1n, data_file: 1n << 2n, extended_l2: 1n << 4n } as const;
+/** What overlays are made with, and what QEMU sets while it writes one. */
+const OVERLAY_FEATURES = FEATURES.dirty | FEATURES.extended_l2;
+
+export interface Qcow2Header {
+  readonly version: number;
+  /** Of the disk that it holds. */
+  readonly size_bytes: number;
+  readonly has_backing_file: boolean;
+  readonly has_data_file: boolean;
+  readonly is_encrypted: boolean;
+  readonly snapshots: number;
+  readonly features: bigint;
+}
+
+/** Null: it has no such header. */
+export function parseQcow2Header(head: Buffer): Qcow2Header | null {
+  if (head.length < 72 || head.toString('latin1', 0, 4) !== MAGIC) return null;
+  const version = head.readUInt32BE(4);
+  // Version 2 has no features.
+  if (version >= 3 && head.length < 104) return null;
+  const features = version >= 3 ? head.readBigUInt64BE(72) : 0n;
+  return {
+    version,
+    size_bytes: Number(head.readBigUInt64BE(24)),
+    has_backing_file: head.readBigUInt64BE(8) !== 0n,
+    has_data_file: (features & FEATURES.data_file) !== 0n,
+    is_encrypted: head.readUInt32BE(32) !== 0,
+    snapshots: head.readUInt32BE(60),
+    features,
+  };
+}
+
+/** What an overlay's header has that no QEMU of ours writes there; null: nothing. */
+export function overlayProblem(header: Qcow2Header | null): string | null {
+  if (!header) return 'it has no qcow2 header';
+  const { version, size_bytes, features } = header;
+  if (header.has_backing_file) return 'it names a backing file';
+  if (header.has_data_file) return 'it names a data file';
+  if (header.is_encrypted) return 'it says that it is encrypted';
+  if (header.snapshots > 0) return 'it has snapshots';
+  if (version !== 3) return `it is of version ${version}`;
+  if ((features & FEATURES.corrupt) !== 0n) return 'QEMU has marked it as damaged';
+  if ((features & ~OVERLAY_FEATURES) !== 0n) return 'it has features that no overlay has';
+  if (size_bytes === 0 || size_bytes % 512 !== 0 || !Number.isSafeInteger(size_bytes))
+    return 'its size is none of a disk';
+  return null;
+}
+
+/**
+ * Runs qemu-img on an untrusted file. As it parses the file, it runs as the file's user (or as root without capabilities, for
+ * an operator's file), in a jail with only that file if the host has jails, and with limited time and memory.
+ */
+
+const run = promisify(execFile);
+const MEMORY_BYTES = 2 ** 30;
+
+export interface QemuImgRun {
+  readonly qemu_img_binary: string;
+  /** `operator`: the present user; null: the same, on hosts where VMs run as the agent's user. */
+  readonly user: VmUser | 'operator' | null;
+  readonly jail: Jail | null;
+  /** The only files that it may open. */
+  readonly files: JailFiles;
+  readonly timeout_ms?: number;
+  readonly signal?: AbortSignal;
+}
+
+/** Rejects like execFile, with `stderr`. */
+export async function qemuImg(args: readonly string[], options: QemuImgRun): Promise<{ stdout: string }> {
+  const { user, jail, files, timeout_ms, signal } = options;
+  const bounded = ['prlimit', `--as=${MEMORY_BYTES}`, '--core=0', '--', options.qemu_img_binary, ...args];
+  const [file = '', ...rest] =
+    jail && user !== null
+      ? inJail({ jail, user, files }, bounded)
+      : user === null || user === 'operator'
+        ? bounded
+        : [...asUser(user), ...bounded];
+  return run(file, rest, {
+    env: CLEAN_ENV,
+    cwd: '/',
+    killSignal: 'SIGKILL',
+    ...(timeout_ms === undefined ? {} : { timeout: timeout_ms }),
+    ...(signal ? { signal } : {}),
+  });
+}
+
+const QEMU_IMG_MS = 30_000;
+const SECTOR_BYTES = 512;
+
+/** The local disk is full. The guest's data is safe; space must be freed. */
+export class NoSpaceError extends Error {
+  override name = 'NoSpaceError';
+}
+
+export interface OverlayPaths {
+  readonly overlay: string;
+  readonly sidecar: string;
+}
+
+/** The file's allocated size on the local disk; null: it does not exist. */
+export async function allocatedBytes(overlay: string): Promise<number | null> {
+  try {
+    return (await stat(overlay)).blocks * SECTOR_BYTES;
+  } catch (error) {
+    if (errnoOf(error) === 'ENOENT') return null;
+    throw error;
+  }
+}
+
+export function overlayPaths(folder: string, instance_id: string): OverlayPaths {
+  assert(isId('inst', instance_id), 'instance_id is not an instance id');
+  // With an absolute path, qemu-img does not take a colon for a protocol.
+  assert(isAbsolute(folder), 'the overlays folder must be absolute');
+  return { overlay: join(folder, `${instance_id}.qcow2`), sidecar: join(folder, `${instance_id}.json`) };
+}
+
+/**
+ * Creates an empty overlay of `size_bytes`, owned by the VM's user, mode 0600, in place of an older one. The file names no
+ * backing file, because `-blockdev` sets it. Sub-clusters of 4 KiB (`extended_l2`) make first writes cheap.
+ * Rejects with {@link NoSpaceError}, or an Error with qemu-img's message.
+ */
+export async function createOverlay(options: {
+  readonly folder: string;
+  readonly instance_id: string;
+  readonly size_bytes: number;
+  readonly owner?: VmUser;
+  readonly qemu_img_binary: string;
+}): Promise<OverlayPaths> {
+  assert(
+    options.size_bytes > 0 && options.size_bytes % SECTOR_BYTES === 0,
+    'size_bytes must be whole sectors',
+  );
+  const paths = overlayPaths(options.folder, options.instance_id);
+  await removeOverlay(options.folder, options.instance_id);
+  const create_options = 'extended_l2=on,cluster_size=128k,lazy_refcounts=off,preallocation=off';
+  try {
+    const handle = await open(paths.overlay, 'wx', 0o600);
+    await handle.close();
+    await qemuImg(
+      ['create', '-q', '-f', 'qcow2', '-o', create_options, paths.overlay, String(options.size_bytes)],
+      // It is empty and new, so parsing it is safe.
+      {
+        ...{ qemu_img_binary: options.qemu_img_binary, user: null, jail: null, timeout_ms: QEMU_IMG_MS },
+        files: { reads: [], writes: [paths.overlay] },
+      },
+    );
+    if (options.owner) await chown(paths.overlay, options.owner.uid, options.owner.gid);
+    await syncFile(paths.overlay);
+    await syncFolder(options.folder);
+  } catch (error) {
+    await rm(paths.overlay, { force: true }).catch(() => {});
+    throw spaceOr(error, `cannot make the overlay of ${options.instance_id}`);
+  }
+  return paths;
+}
+
+/** Rejects with {@link NoSpaceError} when `bytes` do not fit on the disk. */
+export async function ensureRoom(folder: string, instance_id: string, bytes: number): Promise<void> {
+  const { bavail, bsize } = await statfs(folder);
+  if (bavail * bsize >= bytes) return;
+  throw new NoSpaceError(`cannot restore ${instance_id}: the local disk is full`);
+}
+
+/**
+ * Grows an overlay that no QEMU has open to the disk's new size; the caller then syncs it. False: it has that size already. The new
+ * part reads as zeroes. Rejects with {@link NoSpaceError}, or an Error with qemu-img's message. Does not open an overlay with a
+ * foreign header.
+ */
+export async function growOverlay(options: {
+  readonly folder: string;
+  readonly instance_id: string;
+  readonly size_bytes: number;
+  /** Absent: the agent's user. */
+  readonly owner?: VmUser;
+  readonly jail: Jail | null;
+  readonly qemu_img_binary: string;
+}): Promise<boolean> {
+  const { qemu_img_binary, jail, owner: user = null } = options;
+  const { overlay } = overlayPaths(options.folder, options.instance_id);
+  const found = await inspectOverlay(overlay);
+  if (found.problem !== null) throw new Error(`${overlay} is not used: ${found.problem}`);
+  assert(found.size_bytes <= options.size_bytes, 'a disk never shrinks');
+  if (found.size_bytes === options.size_bytes) return false;
+  const files = { reads: [], writes: [overlay] };
+  try {
+    await qemuImg(['resize', '-q', '-f', 'qcow2', overlay, String(options.size_bytes)], {
+      ...{ qemu_img_binary, user, jail, files, timeout_ms: QEMU_IMG_MS },
+    });
+    return true;
+  } catch (error) {
+    throw spaceOr(error, `cannot grow the overlay of ${options.instance_id}`);
+  }
+}
+
+export type OverlayLook =
+  | { readonly size_bytes: number; readonly problem: null }
+  | { readonly problem: string };
+
+/** The virtual size of an overlay, or why QEMU's programs must not open it. Reads only its header. */
+export async function inspectOverlay(path: string): Promise<OverlayLook> {
+  await using file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+  if (!(await file.stat()).isFile()) return { problem: 'it is no regular file' };
+  const { buffer, bytesRead } = await file.read(Buffer.alloc(QCOW2_HEADER_BYTES), 0, QCOW2_HEADER_BYTES, 0);
+  const header = parseQcow2Header(buffer.subarray(0, bytesRead));
+  const problem = overlayProblem(header);
+  return header && problem === null
+    ? { size_bytes: header.size_bytes, problem }
+    : { problem: problem ?? 'it has no qcow2 header' };
+}
+
+/** Removes the sidecar durably, then the overlay, so that no crash leaves a sidecar without its overlay. */
+export async function removeOverlay(folder: string, instance_id: string): Promise<void> {
+  const paths = overlayPaths(folder, instance_id);
+  await rm(paths.sidecar, { force: true });
+  await rm(`${paths.sidecar}.tmp`, { force: true });
+  await syncFolder(folder);
+  await rm(paths.overlay, { force: true });
+}
+
+/** The folder, beside the overlays, of overlays that await an operator's decision. */
+const ASIDE = 'aside';
+
+/**
+ * Moves an overlay and its sidecar to a folder where nothing uses or removes them and the VM's user cannot write them.
+ * Returns the overlay's new path.
+ */
+export async function setAsideOverlay(folder: string, instance_id: string): Promise<string> {
+  const paths = overlayPaths(folder, instance_id);
+  const aside = join(folder, ASIDE);
+  await mkdir(aside, { recursive: true, mode: 0o700 });
+  const stamp = new Date().toISOString().replaceAll(/[:.]/g, '-');
+  const kept = join(aside, `${instance_id}-${stamp}.qcow2`);
+  await syncFolder(folder);
+  // The sidecar first, which the operator needs: a crash in between leaves the overlay in place.
+  const sidecar = kept.replace(/qcow2$/, 'json');
+  try {
+    await copyFile(paths.sidecar, sidecar);
+    await syncFile(sidecar);
+    await syncFolder(aside);
+  } catch (error) {
+    if (errnoOf(error) !== 'ENOENT') throw error;
+  }
+  await rename(paths.overlay, kept);
+  if (process.getuid?.() === 0) await chown(kept, 0, 0);
+  await syncFolder(aside);
+  await syncFolder(folder);
+  await rm(paths.sidecar, { force: true });
+  await syncFolder(folder);
+  return kept;
+}
+
+/** The instances with an overlay here, also one that is set aside. */
+export async function listOverlays(folder: string): Promise<InstanceId[]> {
+  const names = [...(await readdir(folder)), ...(await readdir(join(folder, ASIDE)).catch(() => []))];
+  const ids = new Set(names.map((name) => name.replace(/[.-].*/, '')));
+  return [...ids].filter((id): id is InstanceId => isId('inst', id));
+}
+
+/** Deletes the set-aside overlays of a deleted instance. */
+export async function removeAside(folder: string, instance_id: string): Promise<void> {
+  const aside = join(folder, ASIDE);
+  for (const name of await readdir(aside).catch(() => []))
+    if (name.startsWith(`${instance_id}-`)) await rm(join(aside, name), { force: true });
+}
+
+export function spaceOr(error: unknown, what: string): Error {
+  const stderr = error instanceof Error && 'stderr' in error ? String(error.stderr).trim() : '';
+  const reason = stderr || messageOf(error);
+  const full =
+    ['ENOSPC', 'EDQUOT'].includes(errnoOf(error) ?? '') || /No space left|quota exceeded/i.test(reason);
+  return full
+    ? new NoSpaceError(`${what}: the disk is full`, { cause: error })
+    : new Error(`${what}: ${reason}`, { cause: error });
+}
