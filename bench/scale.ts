@@ -295,7 +295,7 @@ async function simulateHosts(installation: Installation, db: pg.Client): Promise
   const { agent_api_socket } = pathsIn(installation.data_dir);
   // No VM is placed on the real host of this machine.
   await db.query('update hosts set cordoned = true');
-  const program = join(import.meta.dirname, 'simulated-hosts.ts');
+  const program = join(PROJECT_DIR, 'test', 'simulated-host', 'host-program.ts');
   const child = spawn(process.execPath, [program, agent_api_socket], { stdio: ['pipe', 'pipe', 'inherit'] });
   for (let at = 0; at < HOSTS; at++) {
     child.stdin?.write(`${await addHost(db, `simulated-${at}`)}\n`);

@@ -10,7 +10,7 @@
  * A proxy in front is one source with the connections of many: it has no bound of its own, and none of its connections in use ends.
  * A trusted connection counts to the bound of all only, and never ends for a newcomer.
  */
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import type { Log } from './log.ts';
 import { firstGroups } from './networks.ts';
 
@@ -272,7 +272,9 @@ const RESERVED_SHARE = 0.25;
 
 /** Node raises it to the highest that the system allows. */
 export function openFilesLimit(): number {
-  const found = /^Max open files +([0-9]+)/m.exec(readFileSync('/proc/self/limits', 'latin1'));
+  const limits = '/proc/self/limits';
+  if (!existsSync(limits)) return Number.POSITIVE_INFINITY;
+  const found = /^Max open files +([0-9]+)/m.exec(readFileSync(limits, 'latin1'));
   return found ? Number(found[1]) : Number.POSITIVE_INFINITY;
 }
 

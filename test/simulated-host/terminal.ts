@@ -1,0 +1,47 @@
+/**
+ * The line discipline of a simulated terminal: what a person types is shown, and reaches the program by lines. Backspace removes a
+ * character, Ctrl-C interrupts, Ctrl-D at the beginning of a line ends the input.
+ */
+import type { Input } from './shell.ts';
+
+const [CTRL_C, CTRL_D, BACKSPACE, DELETE, LINE_FEED, RETURN] = ['\x03', '\x04', '\b', '\x7f', '\n', '\r'];
+
+export class Terminal {
+  readonly #input: Input;
+  readonly #show: (text: Buffer) => void;
+  readonly #interrupt: () => void;
+  #line = '';
+
+  constructor(input: Input, show: (text: Buffer) => void, interrupt: () => void) {
+    this.#input = input;
+    this.#show = show;
+    this.#interrupt = interrupt;
+  }
+
+  /** Output of the program, as a terminal shows it. */
+  print(data: Buffer | string): void {
+    this.#show(Buffer.from(Buffer.from(data).toString('latin1').replace(/\r?\n/g, '\r\n'), 'latin1'));
+  }
+
+  type(data: Buffer): void {
+    for (const character of data.toString('latin1')) {
+      if (character === RETURN || character === LINE_FEED) {
+        this.print('\n');
+        this.#input.push(Buffer.from(`${this.#line}\n`, 'latin1'));
+        this.#line = '';
+      } else if (character === BACKSPACE || character === DELETE) {
+        if (this.#line !== '') this.print('\b \b');
+        this.#line = this.#line.slice(0, -1);
+      } else if (character === CTRL_C) {
+        this.print('^C\n');
+        this.#line = '';
+        this.#interrupt();
+      } else if (character === CTRL_D) {
+        if (this.#line === '') this.#input.end();
+      } else {
+        this.#line += character;
+        this.print(Buffer.from(character, 'latin1'));
+      }
+    }
+  }
+}
