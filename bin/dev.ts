@@ -11,14 +11,18 @@ import { existsSync, readdirSync, watch, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { readEnv } from '../src/config/env.ts';
 import { type Paths, pathsIn } from '../src/config/paths.ts';
-import { ensureSecrets, makeDataFolder } from '../src/launcher/data-folder.ts';
+import {
+  checkListenAddress,
+  ensureSecrets,
+  lockDataFolder,
+  makeDataFolder,
+  readFirstLogin,
+} from '../src/launcher/data-folder.ts';
 import { startEmbeddedPostgres } from '../src/launcher/embedded-postgres.ts';
-import { readFirstLogin } from '../src/launcher/first-login.ts';
 import { clusterExists } from '../src/launcher/postgres-cluster.ts';
-import { aborted } from '../src/launcher/roles/shutdown.ts';
-import { checkListenAddress, lockDataFolder } from '../src/launcher/single.ts';
 import { configOrRefuse } from '../src/launcher/start.ts';
 import { refuse, StartError } from '../src/launcher/start-error.ts';
+import { aborted } from '../src/launcher/supervise.ts';
 import { pause } from '../src/shared/retry.ts';
 
 const PROJECT = join(import.meta.dirname, '..');
@@ -189,12 +193,9 @@ async function main(): Promise<void> {
     for (const each of programs) each.start();
     void isReady(url, changing.signal).then((ready) => ready && say('ready again; reload the page'));
   });
-  if (await isReady(url, AbortSignal.any([stopping, changing.signal]))) {
+  if (await isReady(url, AbortSignal.any([stopping, changing.signal])))
     say(`ready after ${process.uptime().toFixed(1)} s`);
-    // Its first build takes longer than all else. It is served from the next restart on.
-    void run('site/build.ts');
-  }
-  await announce(url, paths);
+  if (!stopping.aborted) await announce(url, paths);
   await aborted(stopping);
   for (const each of programs.toReversed()) await each.stop();
   await postgres?.stop();

@@ -91,13 +91,14 @@ export const SIDEBAR: readonly Part[] = [
       ['Benchmarks', 'bench/README.md'],
       ['Measurements', 'docs/measurements/README.md'],
       ['Decisions', 'docs/adr/README.md'],
+      ['Developing', 'docs/developing/README.md'],
       ['Contributing', 'CONTRIBUTING.md'],
     ],
   },
 ];
 
 /** Their README.md lists them. */
-const LISTED_BY_ANOTHER = /^docs\/(?:adr|measurements)\/(?!README\.md)/;
+const LISTED_BY_ANOTHER = /^docs\/(?:adr|developing|measurements)\/(?!README\.md)/;
 
 export function missingIn(pages: readonly Page[]): Page[] {
   const named = new Set(SIDEBAR.flatMap(({ entries }) => entries.map(([, target]) => target)));

@@ -11,7 +11,7 @@ import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { Berth } from '../../client/src/berth.ts';
 import { pathsIn } from '../../src/config/paths.ts';
-import { runningServer } from '../../src/launcher/postgres-process.ts';
+import { runningServer } from '../../src/launcher/embedded-postgres.ts';
 import { ownPorts } from '../support/own-ports.ts';
 import { RestClient } from '../support/rest-client.ts';
 import { until } from '../support/waiting.ts';

@@ -4,9 +4,14 @@
  * kept and not applied.
  */
 import type { Duplex } from 'node:stream';
-import { FROM_FILES, StreamFrames, streamFrame, TO_FILES } from '../../src/protocol/file-stream.ts';
+import {
+  decodePath,
+  FROM_FILES,
+  StreamFrames,
+  streamFrame,
+  TO_FILES,
+} from '../../src/protocol/file-stream.ts';
 import type { HostCall } from '../../src/protocol/host-calls.ts';
-import { decodePath } from '../../src/shared/path-bytes.ts';
 
 export type FileCall = Extract<HostCall, { kind: 'file' }>;
 

@@ -3,7 +3,7 @@
  * memory. Nothing of it runs on the machine of the simulator. An unknown program exits with 127, as in a shell.
  */
 import { rfc3339 } from '../../src/shared/clock.ts';
-import { Signal } from '../../src/shared/signal.ts';
+import { Signal } from '../../src/shared/concurrency.ts';
 import { FileRefusal, type FileTree } from './file-tree.ts';
 
 /** What a program sees of its guest. */

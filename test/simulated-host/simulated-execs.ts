@@ -4,18 +4,21 @@
  */
 import { once } from 'node:events';
 import type { Duplex } from 'node:stream';
-import { FRAME, offsetBytes, StreamFrames, streamFrame } from '../../src/protocol/exec-stream.ts';
 import {
   ENDED_KEPT,
   type ExecControlResult,
   type ExecEnd,
+  FRAME,
   OUTPUT_KEPT_BYTES,
+  offsetBytes,
   type ReportedExec,
+  StreamFrames,
+  streamFrame,
 } from '../../src/protocol/exec-types.ts';
 import type { HostCall } from '../../src/protocol/host-calls.ts';
 import { rfc3339 } from '../../src/shared/clock.ts';
+import { Signal } from '../../src/shared/concurrency.ts';
 import type { ExecId, InstanceId } from '../../src/shared/ids.ts';
-import { Signal } from '../../src/shared/signal.ts';
 import { Input, runProgram, type ShellGuest } from './shell.ts';
 import { Terminal } from './terminal.ts';
 

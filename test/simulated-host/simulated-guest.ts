@@ -8,7 +8,7 @@ import { type Duplex, duplexPair } from 'node:stream';
 import type { VmSample } from '../../src/protocol/host-calls.ts';
 import type { Assignment } from '../../src/protocol/types.ts';
 import { rfc3339 } from '../../src/shared/clock.ts';
-import { Signal } from '../../src/shared/signal.ts';
+import { Signal } from '../../src/shared/concurrency.ts';
 import type { FileTree } from './file-tree.ts';
 import { Input, runProgram, type ShellGuest } from './shell.ts';
 import { Terminal } from './terminal.ts';

@@ -4,7 +4,6 @@
  * that decides each report uses `support/scripted-agent.ts`. Everything is in memory, and gone with the process.
  */
 import { MinuteLog, readingsOf } from '../../src/host/calls/minute-log.ts';
-import { fits } from '../../src/protocol/check.ts';
 import type { ControlPlaneClient } from '../../src/protocol/client.ts';
 import {
   type CallFailure,
@@ -16,17 +15,18 @@ import {
   type VmSample,
 } from '../../src/protocol/host-calls.ts';
 import type { HostFacts } from '../../src/protocol/host-types.ts';
-import { joinStreams } from '../../src/protocol/join-streams.ts';
+import { fits } from '../../src/protocol/schemas.ts';
+import { Signal } from '../../src/shared/concurrency.ts';
 import { messageOf } from '../../src/shared/errors.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
 import { createLog, type Log } from '../../src/shared/log.ts';
 import { backoffMs, pause } from '../../src/shared/retry.ts';
-import { Signal } from '../../src/shared/signal.ts';
+import { joinStreams } from '../../src/shared/streams.ts';
 import { runCommand } from './simulated-execs.ts';
 import type { SimulatedGuest } from './simulated-guest.ts';
 import { IMAGE_VERSION, SimulatedVm } from './simulated-vm.ts';
 
-export const SIMULATED_FACTS: HostFacts = {
+const FACTS: HostFacts = {
   accelerator: 'tcg',
   accelerator_reason: 'simulated',
   cpus: 64,
@@ -109,7 +109,7 @@ export class SimulatedHost {
     const disks = [...this.#vms.values()]
       .filter(({ vm }) => vm.guest !== null)
       .map(({ vm: { instance_id, dirty_bytes } }) => ({ instance_id, dirty_bytes }));
-    await this.client.heartbeat({ facts: SIMULATED_FACTS, disks });
+    await this.client.heartbeat({ facts: FACTS, disks });
   }
 
   /** As when the machine dies: nothing more is reported. */

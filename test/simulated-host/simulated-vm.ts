@@ -8,15 +8,8 @@
  * simulator did not write (after its own restart, a fork or a restore) begins empty.
  */
 import { randomBytes, randomUUID } from 'node:crypto';
-import { AutoFlush } from '../../src/host/flush/auto-flush.ts';
-import {
-  decide,
-  type Ending,
-  hasEnded,
-  interrupts,
-  type MachineView,
-  type Step,
-} from '../../src/host/runner/decide.ts';
+import { AutoFlush } from '../../src/host/reconciler/auto-flush.ts';
+import { decide, type Ending, hasEnded, interrupts, type MachineView, type Step } from '../../src/host/reconciler/next-step.ts';
 import { type ControlPlaneClient, ControlPlaneUnavailable } from '../../src/protocol/client.ts';
 import type {
   Assignment,
@@ -29,10 +22,10 @@ import type {
   ReportResponse,
 } from '../../src/protocol/types.ts';
 import { present } from '../../src/shared/assert.ts';
+import { Signal } from '../../src/shared/concurrency.ts';
 import type { FlushId, InstanceId, VmId } from '../../src/shared/ids.ts';
 import type { Log } from '../../src/shared/log.ts';
 import { backoffMs, pause } from '../../src/shared/retry.ts';
-import { Signal } from '../../src/shared/signal.ts';
 import { fingerprintOf } from '../../src/shared/ssh-fingerprint.ts';
 import { FileTree } from './file-tree.ts';
 import { SimulatedExecs } from './simulated-execs.ts';
