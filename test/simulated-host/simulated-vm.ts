@@ -9,7 +9,14 @@
  */
 import { randomBytes, randomUUID } from 'node:crypto';
 import { AutoFlush } from '../../src/host/reconciler/auto-flush.ts';
-import { decide, type Ending, hasEnded, interrupts, type MachineView, type Step } from '../../src/host/reconciler/next-step.ts';
+import {
+  decide,
+  type Ending,
+  hasEnded,
+  interrupts,
+  type MachineView,
+  type Step,
+} from '../../src/host/reconciler/next-step.ts';
 import { type ControlPlaneClient, ControlPlaneUnavailable } from '../../src/protocol/client.ts';
 import type {
   Assignment,
