@@ -1,18 +1,18 @@
 /** The background tasks of the control plane whose cost may grow with the instances: each as src/control-plane/schedule.ts runs it. */
 
-import { reportExpiry } from '../src/control-plane/api-keys/report-expiry.ts';
-import type { Db } from '../src/control-plane/db/pool.ts';
+import { reportExpiry } from '../src/control-plane/api-keys/change-api-key.ts';
+import { type Db, transaction } from '../src/control-plane/db/pool.ts';
 import { listWasteful } from '../src/control-plane/disks/compaction-store.ts';
 import { dropGenerations } from '../src/control-plane/disks/remove-objects.ts';
-import { dispatchEvents } from '../src/control-plane/events/dispatch-events.ts';
+import { dispatchEvents } from '../src/control-plane/events/append.ts';
 import { expireHosts, LeaseMonitor, recountHosts } from '../src/control-plane/fleet/lease-monitor.ts';
 import { raiseNotifications } from '../src/control-plane/notifications/raise-notifications.ts';
 import { sweep } from '../src/control-plane/sweep.ts';
-import { countUsage } from '../src/control-plane/usage/count-usage.ts';
+import { countUsage } from '../src/control-plane/usage/store.ts';
 import { DeadlineMonitor, enforceDeadlines } from '../src/control-plane/vms/deadline-monitor.ts';
 import { downsampleMetrics } from '../src/control-plane/vms/metric-history.ts';
 import { moveVms } from '../src/control-plane/vms/move-vm.ts';
-import { restartFailed } from '../src/control-plane/vms/restart-failed-vm.ts';
+import { restartFailed } from '../src/control-plane/vms/start-vm.ts';
 import { stopIdle } from '../src/control-plane/vms/stop-vm.ts';
 import { fanOutToWebhooks } from '../src/control-plane/webhooks/fan-out.ts';
 import type { Log } from '../src/shared/log.ts';
@@ -30,7 +30,7 @@ export async function timeTasks(
     'restart-failed': () => restartFailed(db, QUOTA_DEFAULTS, log),
     'move-vms': () => moveVms(db, log),
     'recount-hosts': () => recountHosts(db, log),
-    'count-usage': () => countUsage(db),
+    'count-usage': () => transaction(db, countUsage),
     'stop-idle': () => stopIdle(db, log),
     'report-expiry': () => reportExpiry(db),
     sweep: () => sweep(db),

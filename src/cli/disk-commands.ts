@@ -4,7 +4,7 @@ import { createReadStream } from 'node:fs';
 import { objectsAreKept } from '../control-plane/disks/keep-objects.ts';
 import { freeSegments } from '../control-plane/disks/remove-objects.ts';
 import { notHeldBy, sumUnheld } from '../control-plane/disks/segment-store.ts';
-import { type OpenedDisk, openDisk } from '../control-plane/instances/open-disk.ts';
+import { type OpenedDisk, openDisk } from '../control-plane/instances/import-disk.ts';
 import { CompressPool } from '../disk-format/compress-pool.ts';
 import { type Damage, verifyDisk } from '../disk-format/verify-disk.ts';
 import { AppError, messageOf } from '../shared/errors.ts';

@@ -3,8 +3,12 @@ import { type FileHandle, open, rm, stat } from 'node:fs/promises';
 import { transaction } from '../control-plane/db/pool.ts';
 import { type WriterId, writeObjects } from '../control-plane/disks/segment-store.ts';
 import { currentImage } from '../control-plane/images/store.ts';
-import { importDisk, requireStopped, requireStoredImage } from '../control-plane/instances/import-disk.ts';
-import { openDisk } from '../control-plane/instances/open-disk.ts';
+import {
+  importDisk,
+  openDisk,
+  requireStopped,
+  requireStoredImage,
+} from '../control-plane/instances/import-disk.ts';
 import { CompressPool } from '../disk-format/compress-pool.ts';
 import { diskPrefix } from '../disk-format/disk-prefix.ts';
 import { loadMap } from '../disk-format/load-map.ts';

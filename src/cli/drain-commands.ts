@@ -2,7 +2,7 @@
 import { type Db, type Tx, transaction } from '../control-plane/db/pool.ts';
 import { cordon, drain, type FleetHost, uncordon } from '../control-plane/fleet/fleet-store.ts';
 import { capacityOf } from '../control-plane/fleet/host-store.ts';
-import { hostState } from '../control-plane/fleet/place.ts';
+import { hostState } from '../control-plane/fleet/place-vm.ts';
 import { listStaying, type Staying } from '../control-plane/vms/move-store.ts';
 import { rfc3339 } from '../shared/clock.ts';
 import { labelsText } from './commands/instance-rows.ts';

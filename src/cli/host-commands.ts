@@ -13,7 +13,7 @@ import {
 } from '../control-plane/fleet/fleet-store.ts';
 import { capacityOf, HOST_FRESH_SECONDS, listSilent } from '../control-plane/fleet/host-store.ts';
 import { marginMs } from '../control-plane/fleet/lease-monitor.ts';
-import { hostState, isOfFleet } from '../control-plane/fleet/place.ts';
+import { hostState, isOfFleet } from '../control-plane/fleet/place-vm.ts';
 import { hashToken, JOIN_PREFIX, newToken } from '../control-plane/identity/tokens.ts';
 import { composeJoinToken, refusalOf } from '../protocol/protocol.ts';
 import { DEFAULT_LEASE_MS } from '../protocol/types.ts';

@@ -1,6 +1,6 @@
 /** `berth user sync` and `berth user unlink`, on the server: accounts and who they are at the OpenID provider. */
 import { transaction } from '../control-plane/db/pool.ts';
-import { type Checked, checkIdentityOf } from '../control-plane/identity/check-identity.ts';
+import { type Checked, checkIdentityOf } from '../control-plane/identity/login-at-provider.ts';
 import {
   deleteIdentities,
   identitySealer,

@@ -5,10 +5,10 @@
 import type { MarkedStore } from '../object-store/store-mark.ts';
 import type { Log } from '../shared/log.ts';
 import type { QuotaLimits } from '../shared/quotas.ts';
-import { reportExpiry } from './api-keys/report-expiry.ts';
+import { reportExpiry } from './api-keys/change-api-key.ts';
 import { type AuditLog, onAuditCommitted } from './audit/append.ts';
 import { sealAudit } from './audit/seal-audit.ts';
-import type { Db } from './db/pool.ts';
+import { type Db, transaction } from './db/pool.ts';
 import { checkpointDisks, compactDisks } from './disks/compact-disk.ts';
 import type { DiskKeys } from './disks/data-keys.ts';
 import {
@@ -19,10 +19,9 @@ import {
   sweepOrphans,
 } from './disks/remove-objects.ts';
 import { claimStore } from './disks/store.ts';
-import { onCommitted } from './events/append.ts';
-import { dispatchEvents } from './events/dispatch-events.ts';
+import { dispatchEvents, onCommitted } from './events/append.ts';
 import { expireHosts, LeaseMonitor, recountHosts } from './fleet/lease-monitor.ts';
-import { checkIdentities } from './identity/check-identity.ts';
+import { checkIdentities } from './identity/login-at-provider.ts';
 import type { OidcContext } from './identity/oidc/provider.ts';
 import { type Deliver, sendMails } from './mail/send-mails.ts';
 import { type Mailbox, onPosted } from './mail/store.ts';
@@ -32,11 +31,11 @@ import { checkHostnamesByDns } from './ports/check-hostnames.ts';
 import type { HttpEndpoint } from './ports/model.ts';
 import { sweep } from './sweep.ts';
 import type { Task } from './tasks/run-tasks.ts';
-import { countUsage } from './usage/count-usage.ts';
+import { countUsage } from './usage/store.ts';
 import { DeadlineMonitor, enforceDeadlines } from './vms/deadline-monitor.ts';
 import { downsampleMetrics } from './vms/metric-history.ts';
 import { moveVms } from './vms/move-vm.ts';
-import { restartFailed } from './vms/restart-failed-vm.ts';
+import { restartFailed } from './vms/start-vm.ts';
 import { stopIdle } from './vms/stop-vm.ts';
 import { fanOutToWebhooks } from './webhooks/fan-out.ts';
 
@@ -90,7 +89,7 @@ export function schedule(parts: ScheduleParts): Task[] {
     { name: 'restart-failed', every_ms: S, run: () => restartFailed(db, parts.quotas, log) },
     { name: 'move-vms', every_ms: S, wake_on: 'moving', gap_ms: 100, run: () => moveVms(db, log) },
     { name: 'recount-hosts', every_ms: 10 * MIN, run: () => recountHosts(db, log) },
-    { name: 'count-usage', every_ms: 20 * S, run: () => countUsage(db) },
+    { name: 'count-usage', every_ms: 20 * S, run: () => transaction(db, countUsage) },
     { name: 'stop-idle', every_ms: 5 * S, run: () => stopIdle(db, log) },
     { name: 'report-expiry', every_ms: 10 * MIN, run: () => reportExpiry(db) },
     { name: 'sweep', every_ms: 10 * MIN, run: () => sweep(db) },

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { secretsOf } from '../../src/control-plane/secrets/secrets-of-host.ts';
+import { secretsOf } from '../../src/control-plane/secrets/seal-value.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { hashRecoveryCode } from '../../src/control-plane/identity/mfa/codes.ts';
+import { hashRecoveryCode } from '../../src/control-plane/identity/mfa/second-factor.ts';
 import type { Mail } from '../../src/control-plane/mail/send-mails.ts';
 import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';

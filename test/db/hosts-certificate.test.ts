@@ -9,7 +9,7 @@ import {
   hostsCertificate,
   renewCertificate,
 } from '../../src/control-plane/fleet/hosts-certificate.ts';
-import { Membership } from '../../src/control-plane/fleet/membership.ts';
+import { Membership } from '../../src/control-plane/fleet/peers.ts';
 import { claimRootKey } from '../../src/control-plane/fleet/root-key.ts';
 import { createLog } from '../../src/shared/log.ts';
 import { startDatabase } from '../support/database.ts';

@@ -2,8 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { sql } from 'kysely';
 import { type Db, openPool, type Tx, transaction } from '../../src/control-plane/db/pool.ts';
-import { append, appendPrivate, onCommitted } from '../../src/control-plane/events/append.ts';
-import { dispatchEvents } from '../../src/control-plane/events/dispatch-events.ts';
+import { append, appendPrivate, dispatchEvents, onCommitted } from '../../src/control-plane/events/append.ts';
 import {
   deleteOldEvents,
   type NumberedEvent,

@@ -1,7 +1,7 @@
 /** Secrets in the console: set, replace, delete, and what is said of them. No guests. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
-import { secretsOf } from '../../src/control-plane/secrets/secrets-of-host.ts';
+import { secretsOf } from '../../src/control-plane/secrets/seal-value.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
 import { NO_BROWSER } from '../support/browser.ts';
 import { type ConsoleForFile, consoleForFile } from '../support/console-visit.ts';

@@ -11,8 +11,8 @@ import { ensureHost, isLost, listLeases, markLost } from '../../src/control-plan
 import { expireHosts, LeaseMonitor, marginMs } from '../../src/control-plane/fleet/lease-monitor.ts';
 import { hashToken } from '../../src/control-plane/identity/tokens.ts';
 import { listFreed, removeInstance } from '../../src/control-plane/instances/store.ts';
-import { restartFailed } from '../../src/control-plane/vms/restart-failed-vm.ts';
 import { listRoutes } from '../../src/control-plane/vms/route-store.ts';
+import { restartFailed } from '../../src/control-plane/vms/start-vm.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { createLog } from '../../src/shared/log.ts';
 import { apiForFile, type InstanceOut, type VmOut } from '../support/api.ts';

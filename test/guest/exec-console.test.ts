@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { after, before, describe, test } from 'node:test';
 import { WebSocket } from 'ws';
 import type { MetricHistory } from '../../client/src/berth.ts';
-import type { VmMetrics } from '../../src/control-plane/vms/metrics.ts';
+import type { VmMetrics } from '../../src/control-plane/vms/metric-routes.ts';
 import type { ExecResult } from '../../src/protocol/host-calls.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, type Installation } from '../support/installation.ts';

@@ -1,7 +1,7 @@
 /** Until somebody has proved that an address is theirs, its account gets nothing that outlasts a reset by the address's owner. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
-import { createFirstAdministrator } from '../../src/control-plane/identity/first-administrator.ts';
+import { createFirstAdministrator } from '../../src/control-plane/identity/accounts.ts';
 import { newId, type UserId } from '../../src/shared/ids.ts';
 import { apiForFile, type TestApi } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';

@@ -5,8 +5,8 @@ import { cordonHost, drainHost, showHost, uncordonHost } from '../../src/cli/dra
 import { listHosts } from '../../src/cli/host-commands.ts';
 import { listHttpRoutes } from '../../src/control-plane/ports/store.ts';
 import { MOVES_A_HOST, moveVms } from '../../src/control-plane/vms/move-vm.ts';
-import { restartFailed } from '../../src/control-plane/vms/restart-failed-vm.ts';
 import { listRoutes } from '../../src/control-plane/vms/route-store.ts';
+import { restartFailed } from '../../src/control-plane/vms/start-vm.ts';
 import { sendTraces } from '../../src/launcher/send-traces.ts';
 import type { HostFacts } from '../../src/protocol/host-types.ts';
 import type { HostId, InstanceId } from '../../src/shared/ids.ts';

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { transaction } from '../../src/control-plane/db/pool.ts';
-import { removeImage } from '../../src/control-plane/images/remove-image.ts';
+import { removeImage } from '../../src/control-plane/images/register-image.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';

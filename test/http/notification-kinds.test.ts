@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { after, describe, test } from 'node:test';
-import { reportExpiry } from '../../src/control-plane/api-keys/report-expiry.ts';
+import { reportExpiry } from '../../src/control-plane/api-keys/change-api-key.ts';
 import { appendPrivate } from '../../src/control-plane/events/append.ts';
 import { KIND_NAMES } from '../../src/control-plane/notifications/model.ts';
 import { apiForFile, type VmOut } from '../support/api.ts';

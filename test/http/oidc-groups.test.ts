@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
 import type { Role } from '../../src/control-plane/db/tables.ts';
-import { checkIdentities } from '../../src/control-plane/identity/check-identity.ts';
+import { checkIdentities } from '../../src/control-plane/identity/login-at-provider.ts';
 import { present } from '../../src/shared/assert.ts';
 import { newId, type OrgId, type UserId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';

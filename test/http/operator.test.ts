@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { ensureHost } from '../../src/control-plane/fleet/host-store.ts';
-import { createFirstAdministrator } from '../../src/control-plane/identity/first-administrator.ts';
+import { createFirstAdministrator } from '../../src/control-plane/identity/accounts.ts';
 import { updateQuotas } from '../../src/control-plane/organisations/quota-store.ts';
 import { newId } from '../../src/shared/ids.ts';
 import { QUOTA_DEFAULTS } from '../../src/shared/quotas.ts';

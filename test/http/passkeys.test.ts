@@ -8,8 +8,7 @@ import type {
 } from '@simplewebauthn/server';
 import { sql } from 'kysely';
 import { addFactor } from '../../src/control-plane/identity/mfa/factors.ts';
-import { passkeyOptions } from '../../src/control-plane/identity/mfa/passkey-login.ts';
-import { verifySecondFactor } from '../../src/control-plane/identity/mfa/second-factor.ts';
+import { passkeyOptions, verifySecondFactor } from '../../src/control-plane/identity/mfa/second-factor.ts';
 import { AppError } from '../../src/shared/errors.ts';
 import { mfaAppForFile, ORIGIN, PASSWORD, type Person } from '../support/mfa-app.ts';
 import { cbor, SoftwareAuthenticator, type Wrongs } from '../support/software-authenticator.ts';

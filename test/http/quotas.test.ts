@@ -4,7 +4,7 @@ import { describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { migrate } from '../../src/control-plane/db/migrate.ts';
 import { openPool, transaction } from '../../src/control-plane/db/pool.ts';
-import { createFirstAdministrator } from '../../src/control-plane/identity/first-administrator.ts';
+import { createFirstAdministrator } from '../../src/control-plane/identity/accounts.ts';
 import { createInstance } from '../../src/control-plane/instances/create-instance.ts';
 import { checkQuota, readQuota, setQuota } from '../../src/control-plane/organisations/quotas.ts';
 import type { OrgId } from '../../src/shared/ids.ts';

@@ -1,7 +1,7 @@
 /** Instances with `restart: on_failure`: which failed VMs are started again, when, and what the owner reads about it. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { restartFailed } from '../../src/control-plane/vms/restart-failed-vm.ts';
+import { restartFailed } from '../../src/control-plane/vms/start-vm.ts';
 import { listFailed } from '../../src/control-plane/vms/store.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';

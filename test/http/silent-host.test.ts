@@ -2,8 +2,7 @@
 import assert from 'node:assert/strict';
 import { afterEach, test } from 'node:test';
 import { sql } from 'kysely';
-import { HostCalls } from '../../src/control-plane/fleet/host-calls.ts';
-import { HostSilence } from '../../src/control-plane/fleet/host-silence.ts';
+import { HostCalls, HostSilence } from '../../src/control-plane/fleet/host-calls.ts';
 import { noOthers } from '../../src/control-plane/fleet/peers.ts';
 import { FRAME, offsetBytes, streamFrame } from '../../src/protocol/exec-types.ts';
 import { apiForFile } from '../support/api.ts';

@@ -67,8 +67,8 @@ describe('running time, memory and stored bytes', () => {
     const owner = await api.person();
     const id = await ranPastAnHour(owner);
     await countedUntil(at(10));
-    await countUsage(db);
-    await countUsage(db);
+    await transaction(db, countUsage);
+    await transaction(db, countUsage);
     const { data } = await read(owner, `?from=${HOUR.toISOString()}&to=${at(119).toISOString()}`);
     const shown = data.map(({ start, running_seconds, memory_gib_hours, stored_gib_hours }) => {
       return [start, running_seconds, memory_gib_hours, stored_gib_hours];
@@ -89,7 +89,7 @@ describe('running time, memory and stored bytes', () => {
     const began = new Date(Date.now() - 10_000);
     await db.updateTable('vms').set({ started_at: began }).where('instance_id', '=', id).execute();
     await countedUntil(new Date(began.getTime() - 1_000));
-    await countUsage(db);
+    await transaction(db, countUsage);
     const { data } = await read(owner, `?instance=${id}`);
     const seconds = data.reduce((sum, { running_seconds }) => sum + running_seconds, 0);
     assert.ok(seconds >= 10 && seconds < 60, `${seconds} s`);
@@ -114,13 +114,13 @@ test('stored bytes are shown to the present second, counted or not, and stay whe
   };
   await countedUntil(began);
   await requireShown();
-  await countUsage(db);
+  await transaction(db, countUsage);
   await requireShown();
   await countedUntil(began);
   await db.deleteFrom('usage_hours').where('instance_id', '=', id).execute();
   await transaction(db, (tx) => countLastStored(tx, id));
   await db.deleteFrom('instances').where('id', '=', id).execute();
-  await countUsage(db);
+  await transaction(db, countUsage);
   await requireShown();
 });
 
@@ -169,7 +169,7 @@ test('pages are the newest first, of the own organisation alone', async () => {
   const [owner, other] = [await api.person(), await api.person()];
   const ids = [await ranPastAnHour(owner), await ranPastAnHour(owner), await ranPastAnHour(other)];
   await countedUntil(at(0));
-  await countUsage(db);
+  await transaction(db, countUsage);
   const query = `?from=${HOUR.toISOString()}&to=${at(120).toISOString()}&limit=1`;
   const seen: string[] = [];
   for (let cursor: string | null = ''; cursor !== null; ) {

@@ -1,7 +1,7 @@
 /** The API of a VM's metrics. test/guest has the measurement. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { type VmMetrics, withShares } from '../../src/control-plane/vms/metrics.ts';
+import { type VmMetrics, withShares } from '../../src/control-plane/vms/metric-routes.ts';
 import type { VmSample } from '../../src/protocol/host-calls.ts';
 import { newId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';

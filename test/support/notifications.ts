@@ -1,8 +1,7 @@
 /** Notifications in tests: events that raise them, and the background tasks that raise and mail them, run on demand. */
 import { randomBytes } from 'node:crypto';
 import type { Db } from '../../src/control-plane/db/pool.ts';
-import { append } from '../../src/control-plane/events/append.ts';
-import { dispatchEvents } from '../../src/control-plane/events/dispatch-events.ts';
+import { append, dispatchEvents } from '../../src/control-plane/events/append.ts';
 import { type Deliver, sendMails } from '../../src/control-plane/mail/send-mails.ts';
 import { Mailbox } from '../../src/control-plane/mail/store.ts';
 import { composeMails } from '../../src/control-plane/notifications/compose-mails.ts';

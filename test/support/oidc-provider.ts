@@ -7,9 +7,9 @@ import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { AppContext } from '../../src/control-plane/context.ts';
-import { Flows } from '../../src/control-plane/identity/oidc/flow.ts';
 import { identitySealer } from '../../src/control-plane/identity/oidc/identity-store.ts';
 import {
+  Flows,
   OidcProvider,
   type ProviderSettings,
   redirectUri,

@@ -2,8 +2,7 @@
 import assert from 'node:assert/strict';
 import { after } from 'node:test';
 import { transaction } from '../../src/control-plane/db/pool.ts';
-import { append, type NewEvent, onCommitted } from '../../src/control-plane/events/append.ts';
-import { dispatchEvents } from '../../src/control-plane/events/dispatch-events.ts';
+import { append, dispatchEvents, type NewEvent, onCommitted } from '../../src/control-plane/events/append.ts';
 import { runTasks } from '../../src/control-plane/tasks/run-tasks.ts';
 import { fanOutToWebhooks } from '../../src/control-plane/webhooks/fan-out.ts';
 import { runSenders, type SendersParts } from '../../src/control-plane/webhooks/senders.ts';

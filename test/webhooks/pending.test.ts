@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { transaction } from '../../src/control-plane/db/pool.ts';
-import { dispatchEvents } from '../../src/control-plane/events/dispatch-events.ts';
+import { dispatchEvents } from '../../src/control-plane/events/append.ts';
 import { fanOutToWebhooks } from '../../src/control-plane/webhooks/fan-out.ts';
 import { pruneDeliveries } from '../../src/control-plane/webhooks/sender-store.ts';
 import { countPendingDeliveries, insertDeliveries } from '../../src/control-plane/webhooks/store.ts';

@@ -1,7 +1,7 @@
 /** The states of a sender. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { dispatchEvents } from '../../src/control-plane/events/dispatch-events.ts';
+import { dispatchEvents } from '../../src/control-plane/events/append.ts';
 import { fanOutToWebhooks } from '../../src/control-plane/webhooks/fan-out.ts';
 import { PARALLEL, Sender } from '../../src/control-plane/webhooks/sender.ts';
 import { takeLease } from '../../src/control-plane/webhooks/sender-store.ts';

@@ -31,10 +31,15 @@ import { refuseEscalation } from '../identity/permissions.ts';
 import type { Principal } from '../identity/principal.ts';
 import { checkQuota } from '../organisations/quotas.ts';
 import { revokeRegisteredBy } from '../ssh-keys/account-keys.ts';
-import { createApiKey } from './create-api-key.ts';
+import {
+  createApiKey,
+  holdLineage,
+  MAX_GRACE_S,
+  revokeApiKey,
+  revokeApiKeys,
+  rotateApiKey,
+} from './change-api-key.ts';
 import { apiKeyView, requireKeysOf, viewerOf } from './model.ts';
-import { holdLineage, revokeApiKey, revokeApiKeys } from './revoke-api-key.ts';
-import { MAX_GRACE_S, rotateApiKey } from './rotate-api-key.ts';
 import { type ApiKeyRow, findApiKey, listApiKeys } from './store.ts';
 
 const MAX_LIFETIME_S = 10 * 365 * 86_400;

@@ -1,9 +1,11 @@
-/** Routes of service accounts and their keys. */
+/** Service accounts, which own API keys instead of people: their routes, and those of their keys. */
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
+import { rfc3339 } from '../../shared/clock.ts';
 import { AppError } from '../../shared/errors.ts';
-import { isId } from '../../shared/ids.ts';
+import { isId, newId, type ServiceAccountId } from '../../shared/ids.ts';
 import type { AppContext } from '../context.ts';
+import type { Tx } from '../db/pool.ts';
 import { principalOf } from '../http/access.ts';
 import { type App, mutate, requireMatch, setEtag } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
@@ -21,10 +23,51 @@ import {
   Scope,
   Time,
 } from '../http/schemas.ts';
-import { refuseEscalation } from '../identity/permissions.ts';
+import { canonicalScope, refuseEscalation, requireWithinOwn } from '../identity/permissions.ts';
+import { actorOf, type Principal, userOf } from '../identity/principal.ts';
 import { checkQuota } from '../organisations/quotas.ts';
-import { createServiceAccount, removeServiceAccount, serviceAccountView } from './service-accounts.ts';
-import { findServiceAccount, listServiceAccounts } from './store.ts';
+import { revokeKeysOf } from './change-api-key.ts';
+import {
+  deleteServiceAccount,
+  findServiceAccount,
+  insertServiceAccount,
+  listServiceAccounts,
+  type ServiceAccountRow,
+} from './store.ts';
+
+// Creates and removes service accounts, which own API keys instead of people.
+
+/** Creates a service account with a scope within its creator's own. @throws AppError FORBIDDEN, INVALID_REQUEST */
+export async function createServiceAccount(
+  tx: Tx,
+  principal: Principal,
+  { name, scope }: { readonly name: string; readonly scope: string },
+): Promise<ServiceAccountRow> {
+  requireWithinOwn(principal, scope);
+  return insertServiceAccount(tx, {
+    id: newId('sa'),
+    org_id: principal.org_id,
+    name,
+    scope: canonicalScope(scope),
+    created_by: userOf(principal),
+  });
+}
+
+/** Deletes a service account and revokes its keys. @throws AppError NOT_FOUND */
+async function removeServiceAccount(
+  tx: Tx,
+  principal: Principal,
+  id: ServiceAccountId,
+): Promise<ServiceAccountRow> {
+  await revokeKeysOf(tx, principal.org_id, { service_account_id: id }, actorOf(principal));
+  const gone = await deleteServiceAccount(tx, principal.org_id, id);
+  if (!gone) throw new AppError('NOT_FOUND');
+  return gone;
+}
+
+function serviceAccountView(row: ServiceAccountRow) {
+  return { id: row.id, name: row.name, scope: row.scope, created_at: rfc3339(row.created_at) };
+}
 
 const ServiceAccount = named('ServiceAccount', {
   id: idOf('sa'),

@@ -22,11 +22,11 @@ import {
   pathParameter,
   Time,
 } from '../http/schemas.ts';
-import { forkInstance } from '../instances/fork-instance.ts';
-import { changeGeneration, restoreInstance } from '../instances/restore-instance.ts';
+import { changeGeneration, restoreInstance } from '../instances/change-instance.ts';
+import { forkInstance } from '../instances/create-instance.ts';
+import { generationView, instanceView } from '../instances/model.ts';
 import { DnsLabel, instanceId } from '../instances/routes.ts';
 import { findInstance } from '../instances/store.ts';
-import { generationView, instanceView } from '../instances/view.ts';
 import { inheritSecrets, requireSecretsWrite } from '../secrets/change-secrets.ts';
 import { listGenerations } from './generation-store.ts';
 

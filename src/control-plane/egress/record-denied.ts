@@ -5,8 +5,8 @@ import { rfc3339 } from '../../shared/clock.ts';
 import type { HostId, InstanceId } from '../../shared/ids.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { append } from '../events/append.ts';
+import { instanceView } from '../instances/model.ts';
 import { getInstance } from '../instances/store.ts';
-import { instanceView } from '../instances/view.ts';
 import {
   addDenied,
   claimEvents,
@@ -16,7 +16,7 @@ import {
   trimDenied,
 } from './denied-store.ts';
 
-/** A denied destination as the API shows it. */
+// A denied destination as the API shows it.
 
 export function deniedView({ at, name, address, port, attempts }: DeniedRow) {
   return {

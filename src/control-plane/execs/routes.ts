@@ -29,12 +29,19 @@ import {
 import { EXEC_TICKET_PREFIX } from '../identity/tokens.ts';
 import { instanceId } from '../instances/routes.ts';
 import { findInstance } from '../instances/store.ts';
-import { issueTicket } from '../vms/console.ts';
+import { issueTicket } from '../vms/console-routes.ts';
 import { TICKET_SECONDS } from '../vms/console-ticket-store.ts';
-import { CWD_BYTES, checkWords, WORD_BYTES } from '../vms/exec-command.ts';
-import { beginExec, startExec } from './start-exec.ts';
+import { CWD_BYTES, checkWords, WORD_BYTES } from '../vms/exec-routes.ts';
 import { type ExecRow, findExec, listExecs } from './store.ts';
-import { controlExec, type ExecPlace, execOf, execView, runningExec } from './use-exec.ts';
+import {
+  beginExec,
+  controlExec,
+  type ExecPlace,
+  execOf,
+  execView,
+  runningExec,
+  startExec,
+} from './use-exec.ts';
 
 /** All words of a command, with room for escapes. */
 const BODY_LIMIT_BYTES = 8 * 1024 * 1024;

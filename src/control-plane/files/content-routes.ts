@@ -13,9 +13,18 @@ import { type App, etagOf, mutate, setEtag, typed } from '../http/mutate.ts';
 import { closed, InstanceParams } from '../http/schemas.ts';
 import { registerStreamedBodies } from '../http/server.ts';
 import { instanceId } from '../instances/routes.ts';
-import { MARK_USED_EVERY_MS } from '../vms/exec-command.ts';
-import { FileCall, placeOfFiles, type Written } from './file-call.ts';
-import { FileEntry, fileView, ModeText, PathText, queryPath, UserText } from './file-paths.ts';
+import { MARK_USED_EVERY_MS } from '../vms/exec-routes.ts';
+import {
+  FileCall,
+  FileEntry,
+  fileView,
+  ModeText,
+  PathText,
+  placeOfFiles,
+  queryPath,
+  UserText,
+  type Written,
+} from './file-call.ts';
 import { auditedChange } from './routes.ts';
 
 const TAGS = ['Files'];

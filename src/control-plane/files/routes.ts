@@ -10,18 +10,19 @@ import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import { closed, InstanceParams, NoContent, named, oneOf, pageOf, pageQuery } from '../http/schemas.ts';
 import type { Principal } from '../identity/principal.ts';
 import { instanceId } from '../instances/routes.ts';
-import type { CommandPlace } from '../vms/exec-command.ts';
-import { FileCall, placeOfFiles } from './file-call.ts';
+import type { CommandPlace } from '../vms/exec-routes.ts';
 import {
+  FileCall,
   FileEntry,
   fileView,
   ModeText,
   PathText,
   pathIn,
+  placeOfFiles,
   queryPath,
   readPath,
   UserText,
-} from './file-paths.ts';
+} from './file-call.ts';
 
 const TAGS = ['Files'];
 const AUDITED_CHARACTERS = 200;

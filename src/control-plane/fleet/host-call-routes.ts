@@ -1,11 +1,16 @@
-/** Internal API: calls to an agent while a caller waits, their answers, and the streams of consoles and SSH tunnels. */
+/**
+ * Internal API: calls to an agent while a caller waits, their answers, and the streams of consoles and SSH tunnels. Other control
+ * planes ask here about calls that wait in this one; that part is served over TLS only, and only to them.
+ */
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
 import type { Duplex } from 'node:stream';
 import type { FastifyInstance } from 'fastify';
+import type { TSchema } from 'typebox';
 import { POLL_HOLD_MS } from '../../protocol/client.ts';
 import { type CallAnswer, CONSOLE_PROTOCOL, consoleStreamPath } from '../../protocol/host-calls.ts';
 import { AGENT_PROTOCOL, PROTOCOL_HEADER, protocolOf, refusalBody } from '../../protocol/protocol.ts';
-import { ROUTES } from '../../protocol/routes.ts';
+import { type AgentRoute, ROUTES } from '../../protocol/routes.ts';
+import type { Of } from '../../protocol/schemas.ts';
 import { AppError, RETRY_LATER_S } from '../../shared/errors.ts';
 import { type HostId, type InstanceId, newRequestId } from '../../shared/ids.ts';
 import { joinStreams } from '../../shared/streams.ts';
@@ -19,7 +24,46 @@ import {
   serve,
 } from '../internal/serve.ts';
 import { runningPlace } from '../vms/forward-stream.ts';
-import { peerStream } from './peer-routes.ts';
+
+// Internal API: what other control planes ask about calls that wait here. Served over TLS only, and only to them.
+
+export function registerPeers(
+  app: FastifyInstance,
+  { host_calls }: Pick<InternalContext, 'host_calls'>,
+): void {
+  servePeer(app, ROUTES.peerTake, ({ host_id, protocol }) => ({
+    calls: host_calls.pick(host_id, protocol, 'pulled'),
+  }));
+  servePeer(app, ROUTES.peerConfirm, ({ host_id, call_ids }) => {
+    host_calls.confirm(host_id, call_ids);
+    return {};
+  });
+  servePeer(app, ROUTES.peerAnswer, ({ host_id, id, answer }) =>
+    accepted(host_calls.answerOurs(host_id, id, answer as CallAnswer)),
+  );
+  servePeer(app, ROUTES.peerFailTaken, ({ host_id }) => {
+    host_calls.failTaken(host_id);
+    return {};
+  });
+}
+
+function servePeer<Request extends TSchema, Response extends TSchema>(
+  app: FastifyInstance,
+  route: AgentRoute<Request, Response>,
+  handle: (body: Of<Request>) => Of<Response>,
+): void {
+  app.post(route.path, { schema: { body: route.request } }, async (request) => {
+    if (!request.is_of_peer) throw new AppError('UNAUTHENTICATED');
+    return handle(request.body as Of<Request>);
+  });
+}
+
+/** The host and the call of a stream that another control plane opens; null: it is none. */
+function peerStream(url: string): { host_id: HostId; call_id: string } | null {
+  const [, host_id, call_id] =
+    /^\/internal\/v1\/peers\/streams\/(host_[0-9a-z]{26})\/([0-9a-f-]{36})$/.exec(url) ?? [];
+  return host_id && call_id ? { host_id: host_id as HostId, call_id } : null;
+}
 
 /** The ingress waits as long. */
 const TUNNEL_OPEN_MS = 5_000;

@@ -5,8 +5,8 @@ import { fits } from '../../protocol/schemas.ts';
 import { DEFAULT_LEASE_MS } from '../../protocol/types.ts';
 import { type HostId, type InstanceId, newId, type OrgId, type VmId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';
+import type { Candidate, Capacity } from './choose-host.ts';
 import type { LeaseState } from './lease-monitor.ts';
-import type { Candidate, Capacity } from './placement.ts';
 
 /** A host without a heartbeat for this long gets no new VM. */
 export const HOST_FRESH_SECONDS = 20;
@@ -140,10 +140,8 @@ export async function listLiveHosts(tx: Tx): Promise<LiveHost[]> {
   );
 }
 
-/**
- * Slots: what identifies an instance's VMs on a host. Their user, TAP device and own address derive from it. An instance keeps
- * its slot on a host for life, because its files there belong to that user; on another host it may have another.
- */
+// Slots: what identifies an instance's VMs on a host. Their user, TAP device and own address derive from it. An instance keeps
+// its slot on a host for life, because its files there belong to that user; on another host it may have another.
 
 /**
  * Gives the instance a slot on the host, unless it has one: the number of its SSH port, or the lowest free one. False: all 65,535
@@ -176,7 +174,7 @@ export async function keepSlot(tx: Tx, host_id: HostId, instance_id: InstanceId)
   return numAffectedRows === 1n;
 }
 
-/** What VMs use of each host, as counters, and the hosts as a placement sees them. */
+// What VMs use of each host, as counters, and the hosts as a placement sees them.
 
 interface Row extends Omit<Candidate, 'capacity'> {
   readonly remote: boolean;
@@ -290,7 +288,7 @@ export async function recountUse(tx: Tx, id: HostId): Promise<boolean> {
   return before?.vms !== vms || before.memory_mib !== memory_mib;
 }
 
-/** Leases of hosts, as the database knows them. `lease-monitor.ts` decides which have expired. */
+// Leases of hosts, as the database knows them. `lease-monitor.ts` decides which have expired.
 
 /**
  * Renews the lease of `kept_ms` that the host has, and returns the lease for it to have: `lease_ms`, or null while it is

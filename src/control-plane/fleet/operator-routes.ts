@@ -19,7 +19,7 @@ import { quotaStates } from '../organisations/quotas.ts';
 import { OrgQuota } from '../organisations/routes.ts';
 import { type FleetHost, listFleet } from './fleet-store.ts';
 import { capacityOf } from './host-store.ts';
-import { HOST_STATES, hostState, isOfFleet } from './place.ts';
+import { HOST_STATES, hostState, isOfFleet } from './place-vm.ts';
 import { findWeaknesses } from './weaknesses.ts';
 
 const EXAMPLE_VERSION = '5f70bf18a086007016e948b04aed3b82103a36bea41755b6cddfaf10ace3c6ef';

@@ -21,14 +21,21 @@ import { type Of, problemOfAnswer } from '../../protocol/schemas.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { HostId } from '../../shared/ids.ts';
 import type { Log } from '../../shared/log.ts';
+import { pause } from '../../shared/retry.ts';
 import { deriveKey } from '../../shared/seal.ts';
 import { joinStreams } from '../../shared/streams.ts';
 import { type NotifyHub, notify } from '../db/notify.ts';
 import type { Db } from '../db/pool.ts';
-import type { ControlPlane } from './control-plane-store.ts';
-import type { Membership } from './membership.ts';
+import {
+  type ControlPlane,
+  deleteControlPlane,
+  deleteEnded,
+  listLive,
+  noteAlive,
+} from './control-plane-store.ts';
+import { followReplacement } from './hosts-certificate.ts';
 
-/** What calls to hosts need of the installation's other control planes. `control-plane/fleet/peers.ts` has it; alone there are none. */
+// What calls to hosts need of the installation's other control planes. `control-plane/fleet/peers.ts` has it; alone there are none.
 
 export interface OtherControlPlanes {
   /** This control plane's own id, 12 hexadecimal digits: ids of its calls begin with it. */
@@ -73,7 +80,7 @@ export function noOthers(): OtherControlPlanes {
   };
 }
 
-/** Calls to another control plane's internal API: JSON over TLS, to the certificate of its row, with a token for it alone. */
+// Calls to another control plane's internal API: JSON over TLS, to the certificate of its row, with a token for it alone.
 
 /** Less than a call waits to be taken. */
 const ANSWER_MS = 4_000;
@@ -290,5 +297,73 @@ export class Peers implements OtherControlPlanes {
     const known = this.#hints.get(host_id);
     known?.delete(from);
     if (known?.size === 0) this.#hints.delete(host_id);
+  }
+}
+
+// This control plane among those of the installation: says every 5 s that it lives, and knows the others that do. One that
+// nobody reaches (without BERTH_HOSTS_LISTEN, or without an address that others could dial) has no row, and only looks others up.
+
+const BEAT_MS = 5_000;
+
+export class Membership {
+  /** New for each process, because its calls end with it. */
+  readonly id = randomBytes(6).toString('hex');
+  readonly #db: Db;
+  readonly #log: Log;
+  readonly #self: ControlPlane | null;
+  #live: readonly ControlPlane[] = [];
+  #next_fingerprint: string | null = null;
+
+  /** `place` is null if nobody reaches it. */
+  constructor(place: Omit<ControlPlane, 'id'> | null, { db, log }: { readonly db: Db; readonly log: Log }) {
+    this.#db = db;
+    this.#log = log;
+    this.#self = place && { id: this.id, ...place };
+  }
+
+  /** All that live, as of some seconds ago. */
+  get live(): readonly ControlPlane[] {
+    return this.#live;
+  }
+
+  /** Of the certificate that replaces the one that hosts pin; null: it is not being replaced. */
+  get next_fingerprint(): string | null {
+    return this.#next_fingerprint;
+  }
+
+  /** The others that could take calls from here. */
+  get peers(): readonly ControlPlane[] {
+    return this.#self === null ? [] : this.#live.filter(({ id }) => id !== this.id);
+  }
+
+  /** Another one, also one that has just started. */
+  async find(id: string): Promise<ControlPlane | undefined> {
+    return (
+      this.#live.find((each) => each.id === id) ?? (await listLive(this.#db)).find((each) => each.id === id)
+    );
+  }
+
+  /** Beats until `signal` aborts, the first time at once. */
+  async run(signal: AbortSignal): Promise<void> {
+    if (this.#self === null) return;
+    do {
+      await this.beat().catch((error: unknown) =>
+        this.#log.warn({ err: error }, 'the other control planes cannot be told that this one lives'),
+      );
+    } while (await pause(BEAT_MS, signal));
+    await deleteControlPlane(this.#db, this.id).catch(() => undefined);
+  }
+
+  async beat(): Promise<void> {
+    if (this.#self === null) return;
+    await noteAlive(this.#db, this.#self);
+    await deleteEnded(this.#db, this.#self);
+    const live = await listLive(this.#db);
+    const { present, next } = await followReplacement(this.#db, live);
+    this.#next_fingerprint = next;
+    // One that was away while the others finished a replacement. Hosts must not trust the old certificate again.
+    this.#live = present === null ? live : live.filter((each) => [present, next].includes(each.fingerprint));
+    if (!this.#live.some(({ id }) => id === this.id))
+      this.#log.error('this control plane shows hosts a certificate that was replaced: restart it');
   }
 }

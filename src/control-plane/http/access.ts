@@ -13,7 +13,7 @@ import { ROLES, type Role } from '../db/tables.ts';
 import { authenticate } from '../identity/authenticate.ts';
 import { effectiveScopes, ROLE_SCOPES, type Scope } from '../identity/permissions.ts';
 import type { Principal } from '../identity/principal.ts';
-import { requireSudo } from '../identity/sudo.ts';
+import { requireSudo } from '../identity/sessions.ts';
 import { findRole } from '../organisations/member-store.ts';
 import { isOperator } from '../organisations/store.ts';
 import { BodyBudget, SMALL_BODY_BYTES } from './connections.ts';

@@ -5,9 +5,8 @@
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { assert } from '../../shared/assert.ts';
-import { FLOW_LIFETIME_S } from '../identity/oidc/flow.ts';
-import { SESSION_LIFETIME_S } from '../identity/sessions.ts';
-import { SUDO_LIFETIME_S } from '../identity/sudo.ts';
+import { FLOW_LIFETIME_S } from '../identity/oidc/provider.ts';
+import { SESSION_LIFETIME_S, SUDO_LIFETIME_S } from '../identity/sessions.ts';
 
 export const REFRESH_COOKIE = '__Host-berth_refresh';
 export const SUDO_COOKIE = '__Secure-berth_sudo';

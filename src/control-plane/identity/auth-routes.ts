@@ -22,20 +22,24 @@ import {
   SessionToken,
   Time,
 } from '../http/schemas.ts';
-import { changePassword, prepareNewPassword, refuseUninvited, register } from './change-account.ts';
+import {
+  changePassword,
+  prepareNewPassword,
+  refuseUninvited,
+  refuseWhileLocked,
+  register,
+} from './accounts.ts';
 import { lockedNow } from './lockout.ts';
-import { finishLogin, login } from './login.ts';
+import { finishLogin, login, requirePasswordLogin } from './login.ts';
 import { REPLACED_GRACE_S } from './login-store.ts';
 import { User, userView } from './me-routes.ts';
 import { requireOneFactor, verifySecondFactor } from './mfa/second-factor.ts';
 import { SecondFactor } from './mfa-routes.ts';
-import { requirePasswordLogin } from './password-login.ts';
 import { PASSWORD_MAX_LENGTH, PASSWORD_MIN_LENGTH } from './passwords.ts';
 import { userOf } from './principal.ts';
 import { confirmPasswordReset, requestPasswordReset } from './reset-password.ts';
 import { RefreshTokens, refreshSession } from './sessions.ts';
 import { deleteSession, firstOrganisation } from './store.ts';
-import { refuseWhileLocked } from './verify-account.ts';
 
 const NewPassword = Type.String({
   minLength: PASSWORD_MIN_LENGTH,

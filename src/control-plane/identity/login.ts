@@ -1,14 +1,18 @@
-/** A login by password, with a second factor if the account has one. */
+/**
+ * A login by password, with a second factor if the account has one. With BERTH_PASSWORD_LOGIN=off the OpenID provider is the
+ * only login, and routes that take a password or a passkey say so.
+ */
 import { AppError } from '../../shared/errors.ts';
 import type { UserId } from '../../shared/ids.ts';
 import { type QuotaLimits, requireWithin } from '../../shared/quotas.ts';
 import type { AuditLog } from '../audit/append.ts';
+import type { AppContext } from '../context.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { countInWindow } from '../db/shared-limit.ts';
+import { checkPassword } from './accounts.ts';
 import { beginAttempt, fail, noteLogin, succeed, withdraw } from './lockout.ts';
 import { type Caller, type OpenedSession, openSession } from './sessions.ts';
 import { countSessions, findUser, findUserByEmail, firstOrganisation, lockUser } from './store.ts';
-import { checkPassword } from './verify-account.ts';
 
 /** The second factor that came with the password. `verifySecondFactor` verifies it. */
 export type FactorVerdict = 'not_needed' | 'missing' | 'wrong' | 'right';
@@ -124,4 +128,16 @@ export async function openVerified(
     });
   }
   return { user, ...session };
+}
+
+// BERTH_PASSWORD_LOGIN=off: the OpenID provider is the only way to log in, and routes that take a password or a passkey say so.
+
+/** A hook of those routes. @throws AppError FORBIDDEN */
+export function requirePasswordLogin({ oidc, password_login }: Pick<AppContext, 'oidc' | 'password_login'>) {
+  return async (): Promise<void> => {
+    if (password_login) return;
+    throw new AppError('FORBIDDEN', {
+      message: `Passwords and passkeys are switched off here. Log in at ${oidc?.provider.name ?? 'the OpenID provider'}, in the console.`,
+    });
+  };
 }

@@ -32,16 +32,13 @@ import {
   pathIds,
   Time,
 } from '../http/schemas.ts';
-import { addSshKey, type ChangedKey, keyViewOf, revokeSshKey } from '../ssh-keys/account-keys.ts';
+import { addSshKey, type ChangedKey, keyViewOf, revokeSshKey, sshKeyView } from '../ssh-keys/account-keys.ts';
 import { listSshKeys } from '../ssh-keys/store.ts';
-import { sshKeyView } from '../ssh-keys/view.ts';
-import { deleteAccount } from './change-account.ts';
-import { confirmEmail, requestEmailChange } from './change-email.ts';
-import { requirePasswordLogin } from './password-login.ts';
+import { confirmEmail, deleteAccount, refuseWhileLocked, requestEmailChange } from './accounts.ts';
+import { requirePasswordLogin } from './login.ts';
 import { PASSWORD_MAX_LENGTH } from './passwords.ts';
 import { userOf } from './principal.ts';
 import { findUser, lockUser, updateUser } from './store.ts';
-import { refuseWhileLocked } from './verify-account.ts';
 
 export const User = named('User', {
   id: idOf('usr'),

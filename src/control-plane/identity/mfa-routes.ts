@@ -30,12 +30,12 @@ import {
   SessionToken,
   Time,
 } from '../http/schemas.ts';
+import { requirePasswordLogin } from './login.ts';
 import { User } from './me-routes.ts';
 import { addFactor, confirmFactor, proveFactor, removeFactor } from './mfa/factors.ts';
 import { FACTOR_TYPES, type FactorType } from './mfa/model.ts';
-import { loginByPasskey, passkeyOptions } from './mfa/passkey-login.ts';
+import { loginByPasskey, passkeyOptions } from './mfa/second-factor.ts';
 import { listFactors } from './mfa/store.ts';
-import { requirePasswordLogin } from './password-login.ts';
 import { userOf } from './principal.ts';
 
 const Base64url = (max: number) =>

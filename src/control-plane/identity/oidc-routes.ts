@@ -23,11 +23,18 @@ import type { RateLimits } from '../http/rate-limits.ts';
 import { closed, named } from '../http/schemas.ts';
 import { callerOf } from './auth-routes.ts';
 import { LoginRefused, loginAtProvider } from './login-at-provider.ts';
-import { type Flow, type Flows, newFlow, ownPath } from './oidc/flow.ts';
 import { findIdentity } from './oidc/identity-store.ts';
-import { type OidcProvider, type Proof, ProviderError } from './oidc/provider.ts';
+import {
+  type Flow,
+  type Flows,
+  newFlow,
+  type OidcProvider,
+  ownPath,
+  type Proof,
+  ProviderError,
+} from './oidc/provider.ts';
+import { grantSudoTo, sessionOf } from './sessions.ts';
 import { firstOrganisation } from './store.ts';
-import { grantSudoTo, sessionOf } from './sudo.ts';
 
 const ReturnTo = Type.Optional(
   Type.String({

@@ -10,7 +10,7 @@ import { type Db, type Tx, transaction } from '../db/pool.ts';
 import type { Mailbox, Post } from '../mail/store.ts';
 import type { ChangedKey } from '../ssh-keys/account-keys.ts';
 import { consumeMailToken, issueMailToken, MAIL_TOKEN_LIFETIME_S, type WaysIn } from './account-store.ts';
-import { removeWaysIn } from './change-account.ts';
+import { removeWaysIn } from './accounts.ts';
 import { unlock } from './lockout.ts';
 import { hashPassword, refuseGuessable, setPassword } from './passwords.ts';
 import { findUser, findUserByEmail, lockUser, updateUser } from './store.ts';

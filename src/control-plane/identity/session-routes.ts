@@ -21,11 +21,11 @@ import {
   Time,
 } from '../http/schemas.ts';
 import { lockedNow } from './lockout.ts';
-import { requirePasswordLogin } from './password-login.ts';
+import { requirePasswordLogin } from './login.ts';
 import { PASSWORD_MAX_LENGTH } from './passwords.ts';
 import { userOf } from './principal.ts';
+import { grantSudo, verifyForSudo } from './sessions.ts';
 import { deleteOtherSessions, deleteSession, findUser, listSessions } from './store.ts';
-import { grantSudo, verifyForSudo } from './sudo.ts';
 
 const Session = named('Session', {
   id: idOf('sess'),

@@ -9,29 +9,30 @@ import { createHmac } from 'node:crypto';
 import { AppError } from '../../shared/errors.ts';
 import { newId, type SessionId, type UserId } from '../../shared/ids.ts';
 import { deriveKey } from '../../shared/seal.ts';
-import { type Db, type Tx, transaction } from '../db/pool.ts';
+import { type Db, isForeignKeyOf, type Tx, transaction } from '../db/pool.ts';
+import { holdProved, verifyAccountPassword } from './accounts.ts';
 import { lockSessionOfFamily, replaceRefreshToken, wasReplacedJustNow } from './login-store.ts';
-import { deleteSession, insertSession, insertSessionToken } from './store.ts';
+import type { Principal } from './principal.ts';
+import { deleteSession, hasSudoGrant, insertSession, insertSessionToken, insertSudoGrant } from './store.ts';
 import {
   base62,
   hashToken,
   newToken,
   REFRESH_PREFIX,
   SESSION_PREFIX,
+  SUDO_PREFIX,
   tokenOf,
   tokenPrefix,
 } from './tokens.ts';
 
-/**
- * The refresh tokens of one session: each refresh replaces the token by the next.
- *
- *   prefix + family (21 characters) + own part (22 characters) + checksum
- *
- * - All tokens of a session share a family, so that a replaced token of any age is recognised.
- * - The next token is derived from the one before and the root key. So a recently replaced token gets the session's current
- *   token again, although the database stores only hashes: two pages that refresh at once, or a lost response, do not
- *   end the session.
- */
+// The refresh tokens of one session: each refresh replaces the token by the next.
+//
+//   prefix + family (21 characters) + own part (22 characters) + checksum
+//
+// - All tokens of a session share a family, so that a replaced token of any age is recognised.
+// - The next token is derived from the one before and the root key. So a recently replaced token gets the session's current
+//   token again, although the database stores only hashes: two pages that refresh at once, or a lost response, do not
+//   end the session.
 
 const FAMILY_LENGTH = 21;
 const OWN_LENGTH = 22;
@@ -170,4 +171,66 @@ async function takeToken(
   }
   if (!(await wasReplacedJustNow(tx, shown))) return null;
   return { next: tokens.find(shown, present.refresh_hash) };
+}
+
+// Sudo: a recent password re-verification of one session, five minutes by the database's clock.
+
+export const SUDO_LIFETIME_S = 300;
+
+/**
+ * Verifies the password for a grant; returns the hash that it matched.
+ * @throws AppError UNAUTHENTICATED, ACCOUNT_LOCKED
+ */
+export async function verifyForSudo(
+  db: Db,
+  principal: Principal,
+  password: string,
+  ip: string,
+): Promise<string> {
+  return verifyAccountPassword(db, sessionOf(principal).user_id, password, ip);
+}
+
+/** Grants sudo after a verification against the hash `proved_by`. @throws AppError UNAUTHENTICATED if the hash has changed */
+export async function grantSudo(
+  tx: Tx,
+  principal: Principal,
+  proved_by: string,
+): Promise<{ token: string; expires_at: Date }> {
+  const credential = sessionOf(principal);
+  const { id: session_id, user_id } = credential;
+  // A new password ends all grants: it either waits for this one, or is visible here.
+  await holdProved(tx, user_id, proved_by);
+  return grantSudoTo(tx, { session_id, user_id });
+}
+
+/** Grants sudo to a session whose user has just logged in at the provider again. @throws AppError UNAUTHENTICATED */
+export async function grantSudoTo(
+  tx: Tx,
+  session: { readonly session_id: SessionId; readonly user_id: UserId },
+): Promise<{ token: string; expires_at: Date }> {
+  const token = newToken(SUDO_PREFIX);
+  const grant = { token_hash: hashToken(token), ...session };
+  const expires_at = await insertSudoGrant(tx, grant, SUDO_LIFETIME_S).catch((error: unknown) => {
+    // The session ended during the verification.
+    throw isForeignKeyOf(error, 'sudo_grants') ? new AppError('UNAUTHENTICATED', { cause: error }) : error;
+  });
+  return { token, expires_at };
+}
+
+export function sessionOf({ credential }: Principal) {
+  if (credential.kind === 'session') return credential;
+  throw new AppError('UNAUTHENTICATED', {
+    message: 'Sudo needs a session; an API key has no password to re-enter.',
+  });
+}
+
+/** @throws AppError SUDO_REQUIRED unless the token is a live grant of this session */
+export async function requireSudo(tx: Tx, principal: Principal, token: string | undefined): Promise<void> {
+  const { credential } = principal;
+  const found =
+    credential.kind === 'session' &&
+    token !== undefined &&
+    tokenPrefix(token) === SUDO_PREFIX &&
+    (await hasSudoGrant(tx, credential.id, hashToken(token)));
+  if (!found) throw new AppError('SUDO_REQUIRED');
 }

@@ -1,15 +1,26 @@
-/** What a host stores of its images: which are needed, and which become current. */
+/**
+ * Images that hosts have and store: which are needed, which become current, and the removal of one. Its objects stay while a
+ * disk needs them.
+ */
+import type { FastifyInstance } from 'fastify';
 import type { ImageRegistration, OfferedImage, OfferResponse } from '../../protocol/host-types.ts';
+import { ROUTES } from '../../protocol/routes.ts';
+import { AppError } from '../../shared/errors.ts';
 import type { HostId } from '../../shared/ids.ts';
-import type { Tx } from '../db/pool.ts';
+import type { AppContext } from '../context.ts';
+import { type Tx, transaction } from '../db/pool.ts';
+import { accepted, serve } from '../internal/serve.ts';
 import {
   currentImage,
   diskNeeds,
+  findImage,
   findVersion,
   insertVersion,
+  instancesOfImage,
   instancesOfVersion,
   lockVersions,
   makeCurrent,
+  markRemoved,
   restoreVersion,
 } from './store.ts';
 
@@ -51,7 +62,7 @@ export async function registerCurrent(tx: Tx, image: ImageRegistration): Promise
 }
 
 /** Whether a host should upload an image that it has. A remote host uploads only images that one of its disks is based on. */
-export async function judgeOffer(
+async function judgeOffer(
   tx: Tx,
   { id, version, recipe, needed }: OfferedImage,
   host: { readonly id: HostId; readonly remote: boolean },
@@ -65,4 +76,55 @@ export async function judgeOffer(
   const current_version = await findVersion(tx, id, current.version);
   if (current_version?.recipe !== recipe) return 'wanted';
   return (await instancesOfVersion(tx, id, version)).length > 0 ? 'wanted' : 'unneeded';
+}
+
+// Removes an image. Its objects stay while a disk needs them.
+
+/**
+ * Marks versions of an image as removed: the one whose hash begins with `prefix`, or all. The caller deletes the objects
+ * afterwards, and hosts delete their copies. Returns the versions.
+ * @throws AppError NOT_FOUND, INVALID_REQUEST, CONFLICT naming the instances that need it
+ */
+export async function removeImage(tx: Tx, id: string, prefix: string | null): Promise<string[]> {
+  const versions = await lockVersions(tx, id);
+  if (versions.length === 0) throw new AppError('NOT_FOUND', { message: `No image "${id}" is stored.` });
+  if (prefix === null) {
+    const instances = await instancesOfImage(tx, id);
+    if (instances.length > 0) throw refused(`instances use it: ${instances.join(', ')}`);
+    if (id === 'debian-12') throw refused('it is the default image of new instances');
+    for (const { version } of versions) await removeUnneeded(tx, id, version);
+    return versions.map(({ version }) => version);
+  }
+  const [found, second] = versions.filter(({ version }) => version.startsWith(prefix));
+  if (!found) throw new AppError('NOT_FOUND', { message: `Image "${id}" has no version ${prefix}.` });
+  if (second)
+    throw new AppError('CONFLICT', { message: `Several versions of "${id}" begin with ${prefix}.` });
+  if (found.current) throw refused('it is the current version for new disks; add or build a newer one first');
+  await removeUnneeded(tx, id, found.version);
+  return [found.version];
+}
+
+async function removeUnneeded(tx: Tx, id: string, version: string): Promise<void> {
+  const instances = await instancesOfVersion(tx, id, version);
+  if (instances.length > 0) throw refused(`disks are based on it: ${instances.join(', ')}`);
+  await markRemoved(tx, id, version);
+}
+
+function refused(why: string): AppError {
+  return new AppError('CONFLICT', { message: `The image cannot be removed: ${why}.` });
+}
+
+// Internal API: the images that hosts have, and those in the object store.
+
+/** Only this machine's host offers images for new disks; other hosts register those that their disks are based on. */
+export function registerImageCalls(app: FastifyInstance, { db }: Pick<AppContext, 'db'>): void {
+  serve(app, ROUTES.offerImages, async ({ body, host }) => {
+    const verdicts: OfferResponse['verdicts'][number][] = [];
+    for (const image of body.images) verdicts.push(await judgeOffer(db, image, host));
+    return { verdicts };
+  });
+  serve(app, ROUTES.registerImage, async ({ body, host }) =>
+    accepted(await transaction(db, (tx) => registerImage(tx, body, host))),
+  );
+  serve(app, ROUTES.findImage, ({ body }) => findImage(db, body.id, body.version));
 }

@@ -1,4 +1,7 @@
-/** Changes an instance: settings, size of the disk, SSH keys, deletion. */
+/**
+ * Changes an instance: settings, size of the disk, SSH keys, deletion; sets its disk back to a generation; names and pins
+ * generations.
+ */
 import { present } from '../../shared/assert.ts';
 import { AppError, invalid } from '../../shared/errors.ts';
 import { type HostId, type InstanceId, isId, type OrgId, type SshKeyId } from '../../shared/ids.ts';
@@ -6,11 +9,20 @@ import type { QuotaLimits } from '../../shared/quotas.ts';
 import { type NotifyHub, notify } from '../db/notify.ts';
 import { type Db, type Tx, violates } from '../db/pool.ts';
 import { destroyDataKeys } from '../disks/data-keys.ts';
+import {
+  countPinned,
+  findRetained,
+  type GenerationChange,
+  type GenerationRow,
+  insertRestored,
+  updateGeneration,
+} from '../disks/generation-store.ts';
 import { append } from '../events/append.ts';
 import { actorOf, type Principal } from '../identity/principal.ts';
 import { checkQuota } from '../organisations/quotas.ts';
 import { notifyKeyChange } from '../ssh-keys/account-keys.ts';
 import { allowedKeys, holdMemberKeys, replaceKeySet } from '../ssh-keys/store.ts';
+import { instanceView } from './model.ts';
 import {
   enforcesEgress,
   findInstance,
@@ -19,11 +31,11 @@ import {
   type InstanceRow,
   lockInstance,
   markDeleting,
+  setHostKeys,
   updateInstance,
 } from './store.ts';
-import { instanceView } from './view.ts';
 
-/** How a verb on an instance begins: find it for the caller, lock it, and refuse one that is being deleted. */
+// How a verb on an instance begins: find it for the caller, lock it, and refuse one that is being deleted.
 
 /** An instance of the caller's organisation, locked until the transaction's end. @throws AppError NOT_FOUND */
 export async function lockInstanceOf(tx: Tx, principal: Principal, id: InstanceId): Promise<InstanceRow> {
@@ -207,4 +219,76 @@ export async function awaitGrowth(
   };
   const settled = await hub.waitFor('instance', id, WAIT_MS, look, signal);
   return settled ? settled.row : findInstance(db, org_id, id);
+}
+
+// Sets a disk back to a generation; names and pins generations.
+
+/**
+ * Creates a new generation that equals an older one; those between stay. The new epoch makes every host's overlay stale. The
+ * next boot reports the guest's host key, because the restored disk may have another one, or (a fork's first generation) none.
+ * @throws AppError NOT_FOUND, CONFLICT
+ */
+export async function restoreInstance(
+  tx: Tx,
+  principal: Principal,
+  id: InstanceId,
+  generation: number,
+  /** Gets the version found under the lock; throws to refuse. */
+  check: (version: number) => void,
+): Promise<InstanceRow> {
+  const row = await lockInstanceOf(tx, principal, id);
+  if (!(await findRetained(tx, id, generation))) throw noSuchGeneration(generation);
+  check(row.version);
+  refuseDeleting(row);
+  const state = row.state ?? 'stopped';
+  if (state !== 'stopped') {
+    const message = `The VM is ${state}. Stop it (DELETE …/vm) before you restore its disk.`;
+    throw new AppError('CONFLICT', { message });
+  }
+  await insertRestored(tx, id, generation);
+  // Raises the version: an ETag from before the restore must fail.
+  await updateInstance(tx, id, {});
+  await setHostKeys(tx, id, null);
+  const after = present(await findInstance(tx, principal.org_id, id), 'instance after its restore');
+  await append(tx, {
+    org_id: principal.org_id,
+    instance_id: id,
+    type: 'instance.restored',
+    data: { instance: instanceView(after), restored_from: { generation } },
+    actor: actorOf(principal),
+  });
+  await notify(tx, 'instance', id);
+  return after;
+}
+
+export function noSuchGeneration(generation: number): AppError {
+  return new AppError('NOT_FOUND', {
+    message: `The instance has no generation ${generation}: it never existed, or was dropped.`,
+  });
+}
+
+const PINNED_MAX = 100;
+
+/** Names a generation, or pins it against the instance's retention rules. @throws AppError NOT_FOUND, CONFLICT, QUOTA_EXCEEDED */
+export async function changeGeneration(
+  tx: Tx,
+  principal: Principal,
+  id: InstanceId,
+  generation: number,
+  change: GenerationChange,
+): Promise<GenerationRow> {
+  const row = await lockInstanceOf(tx, principal, id);
+  const before = await findRetained(tx, id, generation);
+  if (!before) throw noSuchGeneration(generation);
+  refuseDeleting(row);
+  if (change.pinned === true && !before.pinned && (await countPinned(tx, id)) >= PINNED_MAX) {
+    const message = `An instance can pin at most ${PINNED_MAX} generations. Unpin one first.`;
+    throw new AppError('QUOTA_EXCEEDED', { message });
+  }
+  if (change.name !== undefined || change.pinned !== undefined)
+    await updateGeneration(tx, id, generation, change);
+  const after = await findRetained(tx, id, generation);
+  // Retention dropped it between the two.
+  if (!after) throw noSuchGeneration(generation);
+  return after;
 }

@@ -1,10 +1,11 @@
 /** Commits a generation that a host has stored: its objects, the head and the receipt, in one transaction. */
+
 import type { CommitRequest, CommitResponse } from '../../protocol/types.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import { invalid } from '../../shared/errors.ts';
 import type { HostId } from '../../shared/ids.ts';
 import { notify } from '../db/notify.ts';
-import { type Db, transaction } from '../db/pool.ts';
+import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { mayWriteWith } from '../disks/data-keys.ts';
 import { checkCommit } from '../disks/read-head.ts';
 import {
@@ -17,9 +18,29 @@ import {
 } from '../disks/store.ts';
 import { append } from '../events/append.ts';
 import { addUse } from '../usage/store.ts';
-import { flushCause } from './flush-cause.ts';
-import { getInstance, lockInstance } from './store.ts';
-import { instanceView } from './view.ts';
+import { instanceView } from './model.ts';
+import { findFlushRequester, getInstance, type InstanceRow, lockInstance } from './store.ts';
+
+/** Why a flush was made. */
+const FLUSH_TRIGGERS = ['request', 'auto', 'stop', 'suspend'] as const;
+export type FlushTrigger = (typeof FLUSH_TRIGGERS)[number];
+
+export interface FlushCause {
+  readonly trigger: FlushTrigger;
+  /** Who asked for the flush, the stop or the suspend; of an automatic flush, the host. */
+  readonly actor: string;
+}
+
+/** Of the flush that the host commits now. The caller has locked the instance. */
+async function flushCause(tx: Tx, row: InstanceRow, host_id: HostId): Promise<FlushCause> {
+  // A host runs one flush of a disk at a time, and says so before it begins a requested one.
+  const requested_by = await findFlushRequester(tx, row.id);
+  if (requested_by !== undefined) return { trigger: 'request', actor: requested_by };
+  const actor = row.reason_actor ?? host_id;
+  if (row.state === 'stopping') return { trigger: 'stop', actor };
+  if (row.state === 'suspending') return { trigger: 'suspend', actor };
+  return { trigger: 'auto', actor: host_id };
+}
 
 /**
  * Commits a generation whose segments are all in the object store. The answer is `fenced` when the writer is not the

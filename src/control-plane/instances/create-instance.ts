@@ -1,4 +1,7 @@
-/** Creates an instance: row, disk, keys and SSH address, within the quotas. */
+/**
+ * Creates an instance, empty or from a generation of another one: row, disk, keys and SSH address, within the quotas. A fork
+ * shares the objects of its parent.
+ */
 import { createServer } from 'node:net';
 import { present } from '../../shared/assert.ts';
 import type { EgressMode } from '../../shared/egress-policy.ts';
@@ -10,14 +13,16 @@ import { listenAddress, type SshListen } from '../../shared/setting-values.ts';
 import { notify } from '../db/notify.ts';
 import { type Tx, violates } from '../db/pool.ts';
 import type { ForkedFrom } from '../db/tables.ts';
-import { type DiskKeys, makeDataKeys } from '../disks/data-keys.ts';
+import { type DiskKeys, makeDataKeys, shareDataKeys } from '../disks/data-keys.ts';
+import { copyDisk, findRetained } from '../disks/generation-store.ts';
 import { append } from '../events/append.ts';
 import { actorOf, type Principal } from '../identity/principal.ts';
 import { currentImage, imageKnown } from '../images/store.ts';
 import { checkQuota } from '../organisations/quotas.ts';
+import { lockInstanceOf, noSuchGeneration, refuseDeleting } from './change-instance.ts';
+import { instanceView } from './model.ts';
 import { type AddressRange, lockFreeAddress, type SshAddress, takeAddress } from './ssh-address-store.ts';
 import { findInstance, type InstanceRow, insertInstance } from './store.ts';
-import { instanceView } from './view.ts';
 
 export interface InstanceRequest {
   readonly name: string;
@@ -78,7 +83,7 @@ export async function createInstance(
 }
 
 /** Inserts the rows of a new instance: an empty disk, data keys, an SSH address. @throws AppError CONFLICT, UNAVAILABLE */
-export async function insertNew(
+async function insertNew(
   tx: Tx,
   principal: Principal,
   { ssh, disk_keys }: CreationContext,
@@ -154,4 +159,66 @@ function isOpenable(listen: SshListen, { host: name, port }: SshAddress): Promis
     probe.once('error', (error: NodeJS.ErrnoException) => resolve(error.code !== 'EADDRINUSE'));
     probe.listen({ host, port, exclusive: true }, () => probe.close(() => resolve(true)));
   });
+}
+
+// Creates an instance from a generation of another. Both share the objects.
+
+export interface ForkRequest {
+  readonly name: string;
+  /** Null: the last durable generation. */
+  readonly generation: number | null;
+}
+
+/**
+ * Creates an instance whose disk begins as a generation of another's, in any state of that one's VM. No object is copied: the
+ * fork holds the same objects and gets the keys to them, so it outlives its parent. The parent writes with a new data key
+ * from then on. The fork has its own data keys and SSH port, a new host key at its first boot, the caller's SSH keys, and
+ * `wake_on_connect` off.
+ * @throws AppError NOT_FOUND, CONFLICT, QUOTA_EXCEEDED, UNAVAILABLE
+ */
+export async function forkInstance(
+  tx: Tx,
+  principal: Principal,
+  context: CreationContext,
+  from: InstanceId,
+  { name, generation }: ForkRequest,
+): Promise<InstanceRow> {
+  // Lock order, as in a start: the instance before its organisation.
+  const parent = await lockInstanceOf(tx, principal, from);
+  const wanted = generation ?? parent.generation;
+  if (generation !== null && !(await findRetained(tx, from, generation))) throw noSuchGeneration(generation);
+  refuseDeleting(parent);
+  if (wanted === 0) {
+    throw new AppError('CONFLICT', {
+      message: 'Nothing of the disk is saved yet. Start the VM and flush it (POST …/vm/flush) first.',
+    });
+  }
+  await checkQuota(tx, context.quotas, principal.org_id, { instances: 1, disk_gib: parent.disk_gib });
+  const { image, cpus, memory_mib, disk_gib, auto_flush_seconds, idle_timeout_seconds } = parent;
+  const { keep_last, keep_daily_days, egress_mode, egress_allow, restart } = parent;
+  const { host_labels, tolerations } = parent;
+  const forked_from = { instance_id: from, generation: wanted, dirty_bytes: parent.dirty_bytes };
+  const id = await insertNew(tx, principal, context, {
+    name,
+    labels: {},
+    image,
+    cpus,
+    memory_mib,
+    disk_gib,
+    auto_flush_seconds,
+    idle_timeout_seconds,
+    wake_on_connect: false,
+    restart,
+    user_data: null,
+    keep_last,
+    keep_daily_days,
+    egress_mode,
+    egress_allow,
+    host_labels,
+    tolerations,
+    forked_from,
+  });
+  await shareDataKeys(tx, context.disk_keys, from, id, parent.generation);
+  await copyDisk(tx, from, id, wanted);
+  return announce(tx, principal, id, 'instance.forked', { forked_from });
 }

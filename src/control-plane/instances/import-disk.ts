@@ -1,18 +1,24 @@
-/** Makes objects that an operator has stored the disk of an instance. */
-import type { SegmentRef } from '../../protocol/types.ts';
+/**
+ * What commands on the server do with disks: they read a generation, and make objects that an operator has stored the disk of
+ * an instance.
+ */
+import { type DataKey, KeyRing } from '../../disk-format/key-ring.ts';
+import type { MapRef, SegmentRef } from '../../protocol/types.ts';
 import { present } from '../../shared/assert.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import type { QuotaLimits } from '../../shared/quotas.ts';
 import { notify } from '../db/notify.ts';
-import type { Tx } from '../db/pool.ts';
-import { mayWriteWith } from '../disks/data-keys.ts';
+import type { Db, Tx } from '../db/pool.ts';
+import { type DiskKeys, mayWriteWith, openDataKeys } from '../disks/data-keys.ts';
+import { findRetained } from '../disks/generation-store.ts';
 import { endWriting, type WriterId } from '../disks/segment-store.ts';
-import { advanceHead, keysOf, raiseEpoch, totalBytes } from '../disks/store.ts';
+import { advanceHead, keysOf, raiseEpoch, readDisk, readLayers, totalBytes } from '../disks/store.ts';
 import { append } from '../events/append.ts';
 import { holdVersion } from '../images/store.ts';
 import { checkQuota } from '../organisations/quotas.ts';
+import { instanceView } from './model.ts';
 import {
   getInstance,
   growDisk,
@@ -21,7 +27,6 @@ import {
   setHostKeys,
   updateInstance,
 } from './store.ts';
-import { instanceView } from './view.ts';
 
 /** A generation whose objects are durable, and the state of the disk that it was built on. */
 export interface ImportedDisk {
@@ -120,4 +125,50 @@ export async function importDisk(
   });
   await notify(tx, 'instance', id);
   return after;
+}
+
+// What a command on the server needs to read a generation of a disk.
+
+export interface OpenedDisk {
+  readonly instance: InstanceRow;
+  readonly generation: number;
+  /** Null: there is no generation yet, so the disk is based on no version. */
+  readonly image_version: string | null;
+  readonly layers: readonly (SegmentRef | MapRef)[];
+  readonly keys: KeyRing;
+  /** Encrypts new objects. */
+  readonly own: DataKey;
+}
+
+/**
+ * Opens a retained generation, or the head. The caller must keep objects (`keepObjects`) from before this call until it has
+ * read them. @throws AppError NOT_FOUND, CONFLICT
+ */
+export async function openDisk(
+  db: Db,
+  disk_keys: DiskKeys,
+  id: InstanceId,
+  generation: number | null,
+): Promise<OpenedDisk> {
+  const instance = await getInstance(db, id);
+  const disk = await readDisk(db, id);
+  if (!instance || !disk) throw new AppError('NOT_FOUND');
+  const opened = await openDataKeys(db, disk_keys, id);
+  if (instance.deleting || !opened) {
+    throw new AppError('CONFLICT', { message: `${instance.name} is being deleted.` });
+  }
+  const head = generation === null || generation === disk.generation;
+  if (!head && !(await findRetained(db, id, generation))) {
+    throw new AppError('NOT_FOUND', {
+      message: `${instance.name} has no generation ${generation}: it never existed, or was dropped.`,
+    });
+  }
+  return {
+    instance,
+    generation: head ? disk.generation : generation,
+    image_version: disk.image_version,
+    layers: head ? disk.layers : await readLayers(db, id, generation),
+    keys: new KeyRing(opened.keys),
+    own: opened.own,
+  };
 }

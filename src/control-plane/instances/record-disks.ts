@@ -4,8 +4,8 @@ import type { HostId, InstanceId } from '../../shared/ids.ts';
 import { type Db, transaction } from '../db/pool.ts';
 import { markNearlyFull, placedOn, recordDirtyBytes } from '../disks/store.ts';
 import { appendPrivate } from '../events/append.ts';
+import { instanceView } from './model.ts';
 import { getInstance } from './store.ts';
-import { instanceView } from './view.ts';
 
 const FULL_ABOVE = 0.9;
 const ROOM_BELOW = 0.85;

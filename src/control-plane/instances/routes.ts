@@ -35,8 +35,8 @@ import {
 import { deleteSecrets } from '../secrets/store.ts';
 import { awaitGrowth, changeInstance, deleteInstance } from './change-instance.ts';
 import { createInstance } from './create-instance.ts';
+import { diskView, instanceView, vmView } from './model.ts';
 import { findInstance, type InstanceChange, listInstances } from './store.ts';
-import { diskView, instanceView, vmView } from './view.ts';
 
 export const DnsLabel = Type.String({
   maxLength: 63,

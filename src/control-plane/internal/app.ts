@@ -23,18 +23,16 @@ import {
   setNextCredential,
   useJoinToken,
 } from '../fleet/credential-store.ts';
-import { registerHostCalls } from '../fleet/host-call-routes.ts';
+import { registerHostCalls, registerPeers } from '../fleet/host-call-routes.ts';
 import { recordHeartbeat, renewLease } from '../fleet/host-store.ts';
-import { registerPeers } from '../fleet/peer-routes.ts';
 import { registerWeaknesses } from '../fleet/weaknesses.ts';
 import { endConnectionsAtClose } from '../http/connections.ts';
 import { sendError } from '../http/errors.ts';
 import { internalWork, registerWork } from '../http/server.ts';
-import { registerImageCalls } from '../images/internal-routes.ts';
+import { registerImageCalls } from '../images/register-image.ts';
 import { commitGeneration } from '../instances/commit-generation.ts';
 import { recordDisks } from '../instances/record-disks.ts';
-import { registerHttpPorts, registerOpenPort } from '../ports/internal-routes.ts';
-import { RouteChanges } from '../ports/route-changes.ts';
+import { RouteChanges, registerHttpPorts, registerOpenPort } from '../ports/internal-routes.ts';
 import { recordActivity } from '../vms/activity-store.ts';
 import { applyKeys, applyReport, recordLogins, tellOfUnknownVm } from '../vms/apply-report.ts';
 import { listAssignments } from '../vms/assignment-store.ts';

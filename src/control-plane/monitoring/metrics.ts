@@ -12,7 +12,7 @@ import { type Db, poolState } from '../db/pool.ts';
 import { countAllRunning } from '../execs/store.ts';
 import { listFleet } from '../fleet/fleet-store.ts';
 import { capacityOf, listLiveHosts } from '../fleet/host-store.ts';
-import { HOST_STATES, hostState, isOfFleet } from '../fleet/place.ts';
+import { HOST_STATES, hostState, isOfFleet } from '../fleet/place-vm.ts';
 import { endConnectionsAtClose } from '../http/connections.ts';
 import { sendError } from '../http/errors.ts';
 import { KnownHosts, registerKnownHosts } from '../http/server.ts';

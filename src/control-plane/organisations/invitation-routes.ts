@@ -24,8 +24,8 @@ import { userOf } from '../identity/principal.ts';
 import { deleteInvitation, listInvitations } from './invitation-store.ts';
 import { acceptInvitation, invite } from './invitations.ts';
 import { RoleSchema, refuseMakingOwners } from './member-routes.ts';
+import { invitationView, organisationView } from './model.ts';
 import { Org } from './routes.ts';
-import { invitationView, organisationView } from './view.ts';
 
 const SHOWN = { id: idOf('inv'), email: Email, role: RoleSchema, expires_at: Time };
 const ListedInvitation = named('ListedInvitation', { ...SHOWN, invited_by: idOf('usr'), created_at: Time });

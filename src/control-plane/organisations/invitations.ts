@@ -23,8 +23,8 @@ import {
 } from './invitation-store.ts';
 import { findMember, findRole, hasMemberWithEmail, insertMembership } from './member-store.ts';
 import { OWNERS_ONLY, presentAdmin } from './members.ts';
+import { memberView } from './model.ts';
 import { lockOrganisation, type OrganisationRow } from './store.ts';
-import { memberView } from './view.ts';
 
 const MAX_OPEN_INVITATIONS = 1_000;
 const DAY_S = 86_400;

@@ -22,7 +22,7 @@ import {
 import { isAdmin, type Principal, userOf } from '../identity/principal.ts';
 import { findMember, listMembers, type MemberRow } from './member-store.ts';
 import { changeRole, OWNERS_ONLY, removeMember } from './members.ts';
-import { memberView } from './view.ts';
+import { memberView } from './model.ts';
 
 export const RoleSchema = Type.Unsafe<(typeof ROLES)[number]>({
   type: 'string',

@@ -21,9 +21,9 @@ import {
 } from '../http/schemas.ts';
 import { actorOf, userOf } from '../identity/principal.ts';
 import { changeBillingEmail, createOrganisation, renameOrganisation } from './change-organisation.ts';
+import { organisationView } from './model.ts';
 import { readQuota } from './quotas.ts';
 import { findOrganisation, listOrganisations, type OrganisationRow } from './store.ts';
-import { organisationView } from './view.ts';
 
 const EXAMPLE_NAME = 'Analytical Engines';
 export const Org = named('Org', {

@@ -6,9 +6,9 @@ import { invalid } from '../../shared/errors.ts';
 import type { AppContext } from '../context.ts';
 import { type App, mutate } from '../http/mutate.ts';
 import { EmptyBody, NoContent, named, pathIds, Time } from '../http/schemas.ts';
-import { addHostname, removeHostname } from './change-hostnames.ts';
+import { openPort } from './authorise-request.ts';
+import { addHostname, removeHostname } from './change-ports.ts';
 import { COOKIE_SECONDS, hostnameView, readHostname, TICKET_SECONDS } from './model.ts';
-import { openPort } from './open-port.ts';
 import { CustomHostname, EXAMPLE_CUSTOM, PortParams, portPlace } from './routes.ts';
 
 const Hostname = Type.String({ minLength: 1, maxLength: 253, examples: [EXAMPLE_CUSTOM] });

@@ -1,6 +1,12 @@
-/** Seals the values of secrets. A value is bound to its instance and name, so no row opens as another's. */
+/**
+ * Encrypts the values of secrets for the database, and decrypts those that a host needs for its VMs. A value is bound to its
+ * instance and name, so no row decrypts as another's.
+ */
+import type { SecretForHost } from '../../protocol/host-types.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import { Sealer } from '../../shared/seal.ts';
+import type { Tx } from '../db/pool.ts';
+import { sealedSecrets } from './store.ts';
 
 export function secretSealer(root_key: Uint8Array): Sealer {
   return new Sealer(root_key, 'berth secrets v1');
@@ -17,4 +23,22 @@ export function openValue(sealer: Sealer, instance_id: InstanceId, name: string,
   const value = sealer.open(sealed, boundTo(instance_id, name));
   if (value === null) throw new Error(`the secret ${name} of ${instance_id} does not open`);
   return value;
+}
+
+// The secrets that hosts use for their VMs.
+
+/** Those with a value, sorted by name. */
+export async function secretsOf(
+  tx: Tx,
+  sealer: Sealer,
+  ids: readonly InstanceId[],
+): Promise<ReadonlyMap<InstanceId, SecretForHost[]>> {
+  const found = new Map<InstanceId, SecretForHost[]>();
+  for (const { instance_id, name, placeholder, hosts, value } of await sealedSecrets(tx, ids)) {
+    if (value === null) continue;
+    const secret = { name, placeholder, hosts, value: openValue(sealer, instance_id, name, value) };
+    found.set(instance_id, [...(found.get(instance_id) ?? []), secret]);
+  }
+  for (const each of found.values()) each.sort((a, b) => (a.name < b.name ? -1 : 1));
+  return found;
 }

@@ -1,4 +1,5 @@
 /** Registers and revokes SSH keys of accounts. Guests that accepted a revoked key are told. */
+import { rfc3339 } from '../../shared/clock.ts';
 import { AppError } from '../../shared/errors.ts';
 import { type ApiKeyId, newId, type OrgId, type SshKeyId, type UserId } from '../../shared/ids.ts';
 import { type QuotaLimits, requireWithin } from '../../shared/quotas.ts';
@@ -22,7 +23,15 @@ import {
   type VmPlace,
   vmsOfUserKeys,
 } from './store.ts';
-import { sshKeyView } from './view.ts';
+
+/** An SSH key as the API shows it. */
+export function sshKeyView(row: SshKeyRow) {
+  return {
+    ...row,
+    created_at: rfc3339(row.created_at),
+    last_used_at: row.last_used_at === null ? null : rfc3339(row.last_used_at),
+  };
+}
 
 /** Wakes hosts to push changed keys to these VMs, and ingresses to hold connections until the guests confirm. */
 export async function notifyKeyChange(tx: Tx, vms: readonly VmPlace[]): Promise<void> {

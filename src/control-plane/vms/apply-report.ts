@@ -15,6 +15,7 @@ import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { wasAppendedLately } from '../events/store.ts';
+import { instanceView } from '../instances/model.ts';
 import {
   getInstance,
   type InstanceRow,
@@ -23,7 +24,6 @@ import {
   SavedHead,
   setHostKeys,
 } from '../instances/store.ts';
-import { instanceView } from '../instances/view.ts';
 import { markKeysUsed } from '../ssh-keys/store.ts';
 import { announce, changeFor } from './change-for.ts';
 import { announceFlushFailure, answerFlushes, failFlushes } from './flush-vm.ts';
@@ -234,10 +234,8 @@ export async function recordLogins(
   });
 }
 
-/**
- * A host has an overlay of a VM that the database does not know: the database was set back to an earlier time, and the instance has
- * continued without what that VM wrote. Its owner is told.
- */
+// A host has an overlay of a VM that the database does not know: the database was set back to an earlier time, and the instance has
+// continued without what that VM wrote. Its owner is told.
 
 /** `ignored`: the VM is known, or its host's next start tells of it. `fenced`: there is no such instance. */
 export async function tellOfUnknownVm(

@@ -6,7 +6,7 @@ import type { HostId, VmId } from '../../shared/ids.ts';
 import type { Sealer } from '../../shared/seal.ts';
 import type { Tx } from '../db/pool.ts';
 import { authoritiesOf } from '../secrets/authority.ts';
-import { secretsOf } from '../secrets/secrets-of-host.ts';
+import { secretsOf } from '../secrets/seal-value.ts';
 import { allowedKeys } from '../ssh-keys/store.ts';
 
 /** All assignments of a host, ordered by instance. */

@@ -5,8 +5,8 @@ import { type HostId, isId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import type { EventType } from '../events/model.ts';
+import { instanceView } from '../instances/model.ts';
 import { getInstance } from '../instances/store.ts';
-import { instanceView } from '../instances/view.ts';
 import type { StateObservation, VmState } from './model.ts';
 import { reasonOf, type VmChange, type VmReason, type VmRow } from './store.ts';
 
@@ -127,7 +127,7 @@ export function changeFor(vm: VmRow, next: VmState, seen: StateObservation, host
   }
 }
 
-/** What a VM's change was made for, and by whom, for the event of its completion. Pure. */
+// What a VM's change was made for, and by whom, for the event of its completion. Pure.
 
 export const CAUSES = [
   'start_requested',

@@ -20,8 +20,8 @@ import { type HostCalls, standsStill } from '../fleet/host-calls.ts';
 import { isLost } from '../fleet/host-store.ts';
 import { actorOf, type Principal } from '../identity/principal.ts';
 import { lockInstanceOf } from '../instances/change-instance.ts';
+import { instanceView } from '../instances/model.ts';
 import { getInstance, type InstanceRow, lockInstance, SavedHead } from '../instances/store.ts';
-import { instanceView } from '../instances/view.ts';
 import {
   endFlushesOf,
   type FlushState,
@@ -38,10 +38,8 @@ import {
 import { ruleOrThrow } from './request-change.ts';
 import { findVm, markUsed, newestVm } from './store.ts';
 
-/**
- * Receipts of flushes. A receipt says that everything written before the flush is durable. So it is made of a commit that the
- * database has, and in no other way: only {@link receiptOf} makes one, and only `SavedHead.read` makes what it needs.
- */
+// Receipts of flushes. A receipt says that everything written before the flush is durable. So it is made of a commit that the
+// database has, and in no other way: only {@link receiptOf} makes one, and only `SavedHead.read` makes what it needs.
 
 declare const MADE_OF_A_COMMIT: unique symbol;
 

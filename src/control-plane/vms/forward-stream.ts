@@ -6,7 +6,7 @@ import type { Db, Tx } from '../db/pool.ts';
 import { authenticate, type KnownCredential, reauthenticate } from '../identity/authenticate.ts';
 import type { Principal } from '../identity/principal.ts';
 import { findInstance } from '../instances/store.ts';
-import { type CommandPlace, placeOf } from './exec-command.ts';
+import { type CommandPlace, placeOf } from './exec-routes.ts';
 import type { AdmitContext, StreamKind } from './guest-streams.ts';
 import { ruleOrThrow } from './request-change.ts';
 import { markUsed, newestVm } from './store.ts';

@@ -24,8 +24,8 @@ import type { RateLimits } from '../http/rate-limits.ts';
 import type { KnownHosts } from '../http/server.ts';
 import type { KnownCredential } from '../identity/authenticate.ts';
 import type { OpenStreams } from '../organisations/open-streams.ts';
-import { consoleStream } from './console.ts';
-import type { CommandPlace } from './exec-command.ts';
+import { consoleStream } from './console-routes.ts';
+import type { CommandPlace } from './exec-routes.ts';
 import { forwardStream } from './forward-stream.ts';
 
 /** Longer than a host that stands still is waited for, which gives a better reason. */

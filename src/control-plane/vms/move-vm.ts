@@ -17,7 +17,7 @@ import type { Log } from '../../shared/log.ts';
 import { inWork } from '../../shared/tracing.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
-import { previewPlacement } from '../fleet/place.ts';
+import { previewPlacement } from '../fleet/place-vm.ts';
 import { currentImage } from '../images/store.ts';
 import { getInstance, type InstanceRow, lockInstance } from '../instances/store.ts';
 import { eachInTurn } from '../tasks/run-tasks.ts';

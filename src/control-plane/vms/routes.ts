@@ -17,9 +17,9 @@ import {
   Vm,
   wholeNumber,
 } from '../http/schemas.ts';
+import { vmView } from '../instances/model.ts';
 import { instanceId } from '../instances/routes.ts';
 import { findInstance, type InstanceRow } from '../instances/store.ts';
-import { vmView } from '../instances/view.ts';
 import { awaitReceipt, type BegunFlush, beginFlush, stillHolds } from './flush-vm.ts';
 import { resumeFailed } from './model.ts';
 import type { CallResult } from './request-change.ts';

@@ -8,9 +8,15 @@ import { type MfaFactorId, newId, type UserId } from '../../../shared/ids.ts';
 import { requireWithin } from '../../../shared/quotas.ts';
 import { type Db, type Tx, violates } from '../../db/pool.ts';
 import { appendPrivate } from '../../events/append.ts';
-import { hashRecoveryCode, matchingStep, newRecoveryCodes, newTotpSecret, otpauthUrl } from './codes.ts';
 import { type FactorType, MAX_WRONG_CODES, type MfaContext } from './model.ts';
-import { openSecret } from './second-factor.ts';
+import {
+  hashRecoveryCode,
+  matchingStep,
+  newRecoveryCodes,
+  newTotpSecret,
+  openSecret,
+  otpauthUrl,
+} from './second-factor.ts';
 import {
   type Confirmation,
   confirmedFactors,

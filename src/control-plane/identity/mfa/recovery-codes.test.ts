@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { hashRecoveryCode, newRecoveryCodes } from './codes.ts';
+import { hashRecoveryCode, newRecoveryCodes } from './second-factor.ts';
 
 test('ten codes of 16 characters of 5 bits, in groups of four, all different', () => {
   const codes = newRecoveryCodes();

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { matchingStep, newTotpSecret, otpauthUrl } from './codes.ts';
+import { matchingStep, newTotpSecret, otpauthUrl } from './second-factor.ts';
 
 /** Base32 of the ASCII text `12345678901234567890`, the SHA-1 secret of RFC 6238, appendix B. */
 const RFC_SECRET = 'GEZDGNBVGY3TQOJQGEZDGNBVGY3TQOJQ';

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { Flows, newFlow, ownPath } from './flow.ts';
+import { Flows, newFlow, ownPath } from './provider.ts';
 
 const PUBLIC = 'https://berth.example.org';
 

@@ -7,6 +7,7 @@ import { refusalOf } from '../../protocol/protocol.ts';
 import { AppError, RETRY_LATER_S } from '../../shared/errors.ts';
 import type { HostId, InstanceId, OrgId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';
+import { type Candidate, choose, type Need } from './choose-host.ts';
 import type { FleetHost } from './fleet-store.ts';
 import {
   HOST_FRESH_SECONDS,
@@ -18,7 +19,6 @@ import {
   releaseLock,
   saveBeforeLock,
 } from './host-store.ts';
-import { type Candidate, choose, type Need } from './placement.ts';
 
 /** More hosts than fill up during one placement. */
 const TRIES = 32;
@@ -91,7 +91,7 @@ function unavailable(message: string, passes = true): AppError {
   return new AppError('UNAVAILABLE', { message, retry_after_seconds: passes ? 5 : RETRY_LATER_S });
 }
 
-/** The state of a host, as the operator sees it. Pure. */
+// The state of a host, as the operator sees it. Pure.
 
 /**
  * `cordoned`: gets no new VM. `draining`: and its VMs move to others. `drained`: and it has none. `expected`: added, and not seen

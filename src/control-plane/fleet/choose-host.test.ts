@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import type { HostId } from '../../shared/ids.ts';
-import { type Candidate, canResume, choose, fits, type Need } from './placement.ts';
+import { type Candidate, canResume, choose, fits, type Need } from './choose-host.ts';
 
 const ZONES = ['a', 'b'];
 const TAINTS = ['gpu', 'batch'];

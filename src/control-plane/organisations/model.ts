@@ -1,3 +1,4 @@
+/** Members and invitations as the API shows them. */
 import { rfc3339 } from '../../shared/clock.ts';
 import type { InvitationRow } from './invitation-store.ts';
 import type { MemberRow } from './member-store.ts';
