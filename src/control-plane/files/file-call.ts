@@ -8,6 +8,8 @@ import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { PATH_BYTES } from '../../protocol/exec-types.ts';
 import {
+  decodePath,
+  encodePath,
   FILE_TYPES,
   type FileFields,
   FROM_FILES,
@@ -16,7 +18,8 @@ import {
   rangeBytes,
   StreamFrames,
   streamFrame,
-  TO_FILES, decodePath, encodePath } from '../../protocol/file-stream.ts';
+  TO_FILES,
+} from '../../protocol/file-stream.ts';
 import type { HostCall } from '../../protocol/host-calls.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import { AppError, invalid } from '../../shared/errors.ts';
