@@ -2,8 +2,12 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { transaction } from '../../src/control-plane/db/pool.ts';
-import { countUsage } from '../../src/control-plane/usage/count-usage.ts';
-import { addHttpBytes, countLastStored, deleteOldUsage } from '../../src/control-plane/usage/store.ts';
+import {
+  addHttpBytes,
+  countLastStored,
+  countUsage,
+  deleteOldUsage,
+} from '../../src/control-plane/usage/store.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
