@@ -5,7 +5,7 @@ import { pathsIn } from '../src/config/paths.ts';
 import { migrate } from '../src/control-plane/db/migrate.ts';
 import { NotifyHub } from '../src/control-plane/db/notify.ts';
 import { type Db, openPool, transaction } from '../src/control-plane/db/pool.ts';
-import { append, onCommitted, dispatchEvents } from '../src/control-plane/events/append.ts';
+import { append, dispatchEvents, onCommitted } from '../src/control-plane/events/append.ts';
 import { runTasks } from '../src/control-plane/tasks/run-tasks.ts';
 import { fanOutToWebhooks } from '../src/control-plane/webhooks/fan-out.ts';
 import { newSecret } from '../src/control-plane/webhooks/message.ts';
