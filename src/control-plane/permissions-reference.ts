@@ -4,7 +4,7 @@
  */
 
 import { markdownTable } from '../shared/markdown-table.ts';
-import { ROLES } from './db/tables.ts';
+import { ROLES } from '../shared/roles.ts';
 import { type RouteAccess, rolesOf, scopesOf } from './http/access.ts';
 import { ALL_SCOPES, ROLE_SCOPES } from './identity/permissions.ts';
 import { openApiText } from './write-openapi.ts';

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { scopeOfRole } from '../../client/src/words.ts';
-import { ROLES } from '../../src/control-plane/db/tables.ts';
+import { ROLES } from '../../src/shared/roles.ts';
 import { apiForFile } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';
 import { makeServiceAccount } from '../support/people.ts';

@@ -14,6 +14,7 @@ import {
 } from '../../src/control-plane/db/migrate.ts';
 import { queryOnce, startDatabase } from '../support/database.ts';
 import { dumpSchema } from '../support/dump-schema.ts';
+import { tableTypes } from '../support/table-types.ts';
 import { until } from '../support/waiting.ts';
 
 const DB = join(import.meta.dirname, '..', '..', 'src', 'control-plane', 'db');
@@ -38,6 +39,10 @@ const NAMES = (await readdir(join(DB, 'sql'))).sort();
 
 test('schema.sql is what the migrations make (if not: node test/support/write-schema.ts)', async () => {
   assert.equal(await readFile(join(DB, 'schema.sql'), 'utf8'), await dumpSchema(database.url));
+});
+
+test('tables.ts is what the migrations make (if not: node test/support/write-schema.ts)', async () => {
+  assert.equal(await readFile(join(DB, 'tables.ts'), 'utf8'), await tableTypes(database.url));
 });
 
 test('schema.sql creates the schema that it shows', async () => {

@@ -7,8 +7,8 @@ import { filesBelow, isTest, PROJECT, read } from './imports.ts';
 
 const MAX_LINES = 800;
 const there = (folder: string) => existsSync(join(PROJECT, folder));
-/** Written by a program, as long as the API is. */
-const GENERATED = ['client/src/generated.ts', 'python/src/berth/types.py'];
+/** Written by a program, as long as the API or the schema is. */
+const GENERATED = ['client/src/generated.ts', 'python/src/berth/types.py', 'src/control-plane/db/tables.ts'];
 const code = ['src', 'test', 'bench', 'bin', 'client', 'python', 'console', 'site', 'adapters']
   .filter(there)
   .flatMap((folder) => filesBelow(folder, ['.ts', '.tsx', '.mjs']))

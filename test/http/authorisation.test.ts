@@ -5,9 +5,9 @@
  */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import type { Role } from '../../src/control-plane/db/tables.ts';
 import { ALL_SCOPES, ROLE_SCOPES } from '../../src/control-plane/identity/permissions.ts';
 import { newId } from '../../src/shared/ids.ts';
+import type { Role } from '../../src/shared/roles.ts';
 import { apiForFile } from '../support/api.ts';
 import { type EndpointCase, endpointCases, type PathIds } from '../support/endpoint-cases.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';

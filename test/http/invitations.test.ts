@@ -1,10 +1,10 @@
 /** Invitations: /v1/orgs/:id/invitations and their acceptance, one describe a status. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import type { Role } from '../../src/control-plane/db/tables.ts';
 import { hashToken } from '../../src/control-plane/identity/tokens.ts';
 import { findInvitation } from '../../src/control-plane/organisations/invitations.ts';
 import { type InvitationId, newId, type OrgId } from '../../src/shared/ids.ts';
+import type { Role } from '../../src/shared/roles.ts';
 import { accessApiForFile, auditOf, eventsOf, tokenOf } from '../support/access-api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';

@@ -1,9 +1,9 @@
 /** Members: /v1/orgs/:id/members, one describe a status. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import type { Role } from '../../src/control-plane/db/tables.ts';
 import { allowedKeys } from '../../src/control-plane/ssh-keys/store.ts';
 import { newId, type OrgId, type SshKeyId, type UserId } from '../../src/shared/ids.ts';
+import type { Role } from '../../src/shared/roles.ts';
 import { accessApiForFile, auditOf, eventsOf, makeInstance } from '../support/access-api.ts';
 import type { Page } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';

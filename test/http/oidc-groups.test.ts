@@ -1,10 +1,10 @@
 /** What a provider's groups give and take, at each check of the background task. */
 import assert from 'node:assert/strict';
 import { after, describe, test } from 'node:test';
-import type { Role } from '../../src/control-plane/db/tables.ts';
 import { checkIdentities } from '../../src/control-plane/identity/login-at-provider.ts';
 import { present } from '../../src/shared/assert.ts';
 import { newId, type OrgId, type UserId } from '../../src/shared/ids.ts';
+import type { Role } from '../../src/shared/roles.ts';
 import { apiForFile } from '../support/api.ts';
 import { OidcBrowser } from '../support/oidc-browser.ts';
 import { oidcContext, startProvider } from '../support/oidc-provider.ts';

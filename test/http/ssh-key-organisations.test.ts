@@ -1,8 +1,8 @@
 /** In which organisations an SSH key grants access: by the credential that registered it, and its owner's role. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import type { Role } from '../../src/control-plane/db/tables.ts';
 import type { InstanceId, OrgId, SshKeyId } from '../../src/shared/ids.ts';
+import type { Role } from '../../src/shared/roles.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';
 import { notificationsOf, raiseNotificationsOfEvents } from '../support/notifications.ts';

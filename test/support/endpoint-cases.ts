@@ -1,9 +1,9 @@
 /** For the authorisation test: the permission that each endpoint needs, and how to create the resources in its path. */
 
-import type { Role } from '../../src/control-plane/db/tables.ts';
 import type { Scope } from '../../src/control-plane/identity/permissions.ts';
 import { newSecret } from '../../src/control-plane/webhooks/message.ts';
 import { newId } from '../../src/shared/ids.ts';
+import type { Role } from '../../src/shared/roles.ts';
 import { newName, type TestApi } from './api.ts';
 import { makeGenerations } from './generations.ts';
 import { execs, files, ports, secrets } from './guest-endpoint-cases.ts';

@@ -1,7 +1,6 @@
 /** Users, organisations, roles and credentials, inserted into the database directly. */
 import { createHash, randomBytes } from 'node:crypto';
 import type { Db } from '../../src/control-plane/db/pool.ts';
-import type { Role } from '../../src/control-plane/db/tables.ts';
 import { hashPassword } from '../../src/control-plane/identity/passwords.ts';
 import {
   API_KEY_PREFIX,
@@ -19,6 +18,7 @@ import {
   type SessionId,
   type UserId,
 } from '../../src/shared/ids.ts';
+import type { Role } from '../../src/shared/roles.ts';
 
 export interface Person {
   readonly user_id: UserId;

@@ -1,5 +1,5 @@
 /** HTTP ports, inserted into the database directly. */
-import type { Access } from '../../src/control-plane/db/http-tables.ts';
+import type { Access } from '../../src/control-plane/db/column-types.ts';
 import type { Db } from '../../src/control-plane/db/pool.ts';
 import { claimLabel, insertPort } from '../../src/control-plane/ports/store.ts';
 import { type HttpPortId, type InstanceId, newId } from '../../src/shared/ids.ts';

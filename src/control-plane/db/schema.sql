@@ -219,11 +219,11 @@ create table disks (
 
 -- The end of the event stream. One row, which the dispatcher locks.
 create table event_head (
-  one boolean not null default true,
+  only_one boolean not null default true,
   -- The highest position that was given so far.
   position bigint not null default 0,
-  constraint event_head_pkey PRIMARY KEY (one),
-  constraint event_head_one_check CHECK (one)
+  constraint event_head_pkey PRIMARY KEY (only_one),
+  constraint event_head_only_one_check CHECK (only_one)
 );
 
 -- What happened: the outbox of webhooks, notifications and event streams. A row is written in the transaction that it tells of, and deleted after 30 days.
@@ -476,6 +476,7 @@ create table http_cookies (
 -- Hostnames of users. Several ports may wait for a hostname; one has it, while the TXT record is found.
 create table http_hostnames (
   port_id text not null,
+  -- The hostname, in lower case.
   hostname text not null,
   -- The value that the TXT record must have.
   proof text not null,
@@ -986,6 +987,7 @@ create unlogged table open_streams (
   org_id text not null,
   -- The id of the control plane's process, which is new at each start.
   control_plane text not null,
+  -- How many streams are open.
   count integer not null,
   -- The control plane renews it every 2 s. Rows that are older than 6 s do not count.
   seen_at timestamp with time zone not null default now(),
@@ -1174,13 +1176,13 @@ create table sudo_grants (
 
 -- How far usage is counted. One row.
 create table usage_clock (
-  one boolean not null default true,
+  only_one boolean not null default true,
   -- Until when running time and memory are counted.
   counted_until timestamp with time zone not null default now(),
   -- Until when stored bytes are counted. A reader adds what is stored since then.
   stored_until timestamp with time zone not null default now(),
-  constraint usage_clock_pkey PRIMARY KEY (one),
-  constraint usage_clock_one_check CHECK (one)
+  constraint usage_clock_pkey PRIMARY KEY (only_one),
+  constraint usage_clock_only_one_check CHECK (only_one)
 );
 
 -- What each instance used in an hour. Without foreign keys: it outlives instances and organisations, for 13 months.
@@ -1381,6 +1383,7 @@ create table webhooks (
   -- Null: the webhook was deleted. A task deletes its deliveries bit by bit, then the row.
   org_id text,
   name text not null,
+  -- Where events are sent.
   url text not null,
   -- The types of events that it wants, such as "vm.*".
   events text[] not null,

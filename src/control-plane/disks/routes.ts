@@ -3,7 +3,7 @@ import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { AppError } from '../../shared/errors.ts';
 import type { AppContext } from '../context.ts';
-import { GENERATION_TRIGGERS } from '../db/tables.ts';
+import { GENERATION_TRIGGERS } from '../db/column-types.ts';
 import { peek, principalOf } from '../http/access.ts';
 import { type App, mutate, requireMatch, setEtag } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';

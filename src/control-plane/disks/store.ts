@@ -15,8 +15,9 @@ import type {
 import { assert, present } from '../../shared/assert.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import type { HostId, InstanceId, VmId } from '../../shared/ids.ts';
+import type { GenerationTrigger } from '../db/column-types.ts';
 import type { Db, Tx } from '../db/pool.ts';
-import type { Database, GenerationTrigger } from '../db/tables.ts';
+import type { Database } from '../db/tables.ts';
 import { markKeyUsed } from './data-key-store.ts';
 import { insertObjects } from './segment-store.ts';
 

@@ -6,7 +6,7 @@ import { AppError } from '../../shared/errors.ts';
 import { type ExecId, isId } from '../../shared/ids.ts';
 import { SIGNAL_NAMES, signalNumber } from '../../shared/signal-names.ts';
 import type { AppContext } from '../context.ts';
-import { EXEC_STATES } from '../db/exec-tables.ts';
+import { EXEC_STATES } from '../db/column-types.ts';
 import { principalOf } from '../http/access.ts';
 import { disconnectSignal } from '../http/connections.ts';
 import { NO_NUL_PATTERN } from '../http/errors.ts';

@@ -14,7 +14,7 @@ import { rfc3339 } from '../../shared/clock.ts';
 import { AppError, invalid, RETRY_LATER_S } from '../../shared/errors.ts';
 import { type ExecId, type HostId, type InstanceId, newId, type OrgId, type VmId } from '../../shared/ids.ts';
 import { signalName } from '../../shared/signal-names.ts';
-import type { ExecState } from '../db/exec-tables.ts';
+import type { ExecState } from '../db/column-types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { type HostCalls, NotBegunError } from '../fleet/host-calls.ts';

@@ -7,9 +7,9 @@ import type { FastifyContextConfig, FastifyInstance, FastifyRequest } from 'fast
 import { assert, present } from '../../shared/assert.ts';
 import { AppError } from '../../shared/errors.ts';
 import { isId, type OrgId } from '../../shared/ids.ts';
+import { ROLES, type Role } from '../../shared/roles.ts';
 import type { AppContext } from '../context.ts';
 import type { Db, Tx } from '../db/pool.ts';
-import { ROLES, type Role } from '../db/tables.ts';
 import { authenticate } from '../identity/authenticate.ts';
 import { effectiveScopes, ROLE_SCOPES, type Scope } from '../identity/permissions.ts';
 import type { Principal } from '../identity/principal.ts';

@@ -1,8 +1,8 @@
 /** API keys as credentials: who a request with one acts as. What is done with keys is `api-keys/`. */
 import { CompiledQuery, sql } from 'kysely';
 import type { ApiKeyId, OrgId, ServiceAccountId, UserId } from '../../shared/ids.ts';
+import type { Role } from '../../shared/roles.ts';
 import type { Tx } from '../db/pool.ts';
-import type { Role } from '../db/tables.ts';
 
 export interface ApiKeyPrincipal {
   readonly id: ApiKeyId;

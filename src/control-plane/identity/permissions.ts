@@ -1,6 +1,6 @@
 /** The table of what each role and scope may do. */
 import { AppError } from '../../shared/errors.ts';
-import { ROLES, type Role } from '../db/tables.ts';
+import { ROLES, type Role } from '../../shared/roles.ts';
 import type { Principal } from './principal.ts';
 
 export const RESOURCES = [

@@ -1,7 +1,7 @@
 /** Who makes a request: a person, an API key or a service account, and in which organisation. */
 import { AppError } from '../../shared/errors.ts';
 import type { ApiKeyId, OrgId, ServiceAccountId, SessionId, UserId } from '../../shared/ids.ts';
-import type { Role } from '../db/tables.ts';
+import type { Role } from '../../shared/roles.ts';
 import type { Scope } from './permissions.ts';
 
 export type Credential =

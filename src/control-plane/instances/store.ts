@@ -1,11 +1,12 @@
 /** Rows of instances with their VM and disk, as lists and handlers read them, and the head that has the last writes. */
-import { CompiledQuery, sql } from 'kysely';
+import { CompiledQuery, type Selectable, sql } from 'kysely';
 import { assert, present } from '../../shared/assert.ts';
 import type { EgressMode } from '../../shared/egress-policy.ts';
 import type { HostId, InstanceId, OrgId } from '../../shared/ids.ts';
 import type { RestartPolicy } from '../../shared/restart-policy.ts';
+import type { ForkedFrom } from '../db/column-types.ts';
 import type { Tx } from '../db/pool.ts';
-import type { Database, ForkedFrom } from '../db/tables.ts';
+import type { Database } from '../db/tables.ts';
 import { releaseAddress } from './ssh-address-store.ts';
 
 /** An instance with its disk and its newest VM (null before the first start). */
@@ -120,20 +121,22 @@ function splitLabel(label: string): [string, string | undefined] {
   return at === -1 ? [label, undefined] : [label.slice(0, at), label.slice(at + 1)];
 }
 
-export type NewInstance = Pick<
-  Database['instances'],
-  | 'id'
-  | 'org_id'
-  | 'created_by'
-  | 'name'
-  | 'image'
-  | 'cpus'
-  | 'memory_mib'
-  | 'disk_gib'
-  | 'idle_timeout_seconds'
-  | 'wake_on_connect'
-  | 'auto_flush_seconds'
-  | 'ssh_port'
+export type NewInstance = Selectable<
+  Pick<
+    Database['instances'],
+    | 'id'
+    | 'org_id'
+    | 'created_by'
+    | 'name'
+    | 'image'
+    | 'cpus'
+    | 'memory_mib'
+    | 'disk_gib'
+    | 'idle_timeout_seconds'
+    | 'wake_on_connect'
+    | 'auto_flush_seconds'
+    | 'ssh_port'
+  >
 > & {
   restart: RestartPolicy;
   egress_mode: EgressMode;

@@ -1,8 +1,8 @@
 /** Rows of invitations. */
 import { sql } from 'kysely';
 import type { InvitationId, OrgId, UserId } from '../../shared/ids.ts';
+import type { Role } from '../../shared/roles.ts';
 import type { Tx } from '../db/pool.ts';
-import type { Role } from '../db/tables.ts';
 
 const SHOWN = ['id', 'email', 'role', 'invited_by', 'created_at', 'expires_at'] as const;
 const OPEN = sql<boolean>`expires_at > now()`;

@@ -2,8 +2,8 @@
 import { sql } from 'kysely';
 import { present } from '../../shared/assert.ts';
 import type { OrgId, UserId } from '../../shared/ids.ts';
+import type { Role } from '../../shared/roles.ts';
 import type { Tx } from '../db/pool.ts';
-import type { Role } from '../db/tables.ts';
 
 /** A member as listed: `id` is the position in the list, ordered by joining. */
 export type MemberRow = Awaited<ReturnType<typeof listMembers>>[number];

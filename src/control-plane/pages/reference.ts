@@ -4,7 +4,7 @@
  */
 import { STATUS_CODES } from 'node:http';
 import { ERROR_CODES } from '../../shared/errors.ts';
-import { ROLES } from '../db/tables.ts';
+import { ROLES } from '../../shared/roles.ts';
 import { rolesOf } from '../http/access.ts';
 import { OF_PATTERN } from '../http/errors.ts';
 import {

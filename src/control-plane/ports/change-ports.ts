@@ -7,7 +7,7 @@ import { CUSTOM_HOSTNAMES_MAX } from '../../protocol/ingress-types.ts';
 import { present } from '../../shared/assert.ts';
 import { AppError } from '../../shared/errors.ts';
 import { type HttpPortId, type InstanceId, newId, type OrgId } from '../../shared/ids.ts';
-import type { Access } from '../db/http-tables.ts';
+import type { Access } from '../db/column-types.ts';
 import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';

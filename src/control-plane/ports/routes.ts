@@ -5,7 +5,7 @@ import { CUSTOM_HOSTNAMES_MAX } from '../../protocol/ingress-types.ts';
 import { AppError } from '../../shared/errors.ts';
 import { type HttpPortId, isId } from '../../shared/ids.ts';
 import type { AppContext } from '../context.ts';
-import { ACCESSES } from '../db/http-tables.ts';
+import { ACCESSES } from '../db/column-types.ts';
 import { principalOf } from '../http/access.ts';
 import { type App, mutate, requireMatch, setEtag } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';

@@ -2,7 +2,7 @@
 import { sql } from 'kysely';
 import type { HttpReport, HttpRoute } from '../../protocol/ingress-types.ts';
 import type { HostId, HttpPortId, InstanceId, SessionId } from '../../shared/ids.ts';
-import type { Access } from '../db/http-tables.ts';
+import type { Access } from '../db/column-types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { Database } from '../db/tables.ts';
 import { COOKIE_SECONDS, type HttpEndpoint, hostnameOf, TICKET_SECONDS } from './model.ts';

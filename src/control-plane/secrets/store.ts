@@ -11,9 +11,15 @@ const now = sql<Date>`date_trunc('milliseconds', now())`;
 export async function listSecrets(tx: Tx, instance_id: InstanceId, before: string | null, limit: number) {
   return tx
     .selectFrom('secrets')
-    .select(['serial as id', 'name', 'hosts', 'updated_at', sql<boolean>`value is not null`.as('has_value')])
+    .select([
+      sql<string>`serial::text`.as('id'),
+      'name',
+      'hosts',
+      'updated_at',
+      sql<boolean>`value is not null`.as('has_value'),
+    ])
     .where('instance_id', '=', instance_id)
-    .$if(before !== null, (query) => query.where('serial', '<', before))
+    .$if(before !== null, (query) => query.where('serial', '<', Number(before)))
     .orderBy('serial', 'desc')
     .limit(limit)
     .execute();

@@ -55,4 +55,5 @@ create unlogged table open_streams (
 create index open_streams_control_plane on open_streams (control_plane);
 comment on table open_streams is 'How many event streams, notification streams and consoles each organisation has open at each control plane. Unlogged: a crash of the database may lose the counts.';
 comment on column open_streams.control_plane is 'The id of the control plane''s process, which is new at each start.';
+comment on column open_streams.count is 'How many streams are open.';
 comment on column open_streams.seen_at is 'The control plane renews it every 2 s. Rows that are older than 6 s do not count.';

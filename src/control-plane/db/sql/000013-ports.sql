@@ -52,6 +52,7 @@ create table http_hostnames (
 create unique index http_hostnames_active on http_hostnames (hostname) where active_at is not null;
 create index http_hostnames_due on http_hostnames (next_check_at);
 comment on table http_hostnames is 'Hostnames of users. Several ports may wait for a hostname; one has it, while the TXT record is found.';
+comment on column http_hostnames.hostname is 'The hostname, in lower case.';
 comment on column http_hostnames.proof is 'The value that the TXT record must have.';
 comment on column http_hostnames.active_at is 'Since when the port has had the hostname. Null: it waits for the TXT record.';
 comment on column http_hostnames.checked_at is 'When the TXT record was last looked up. Null: not yet.';

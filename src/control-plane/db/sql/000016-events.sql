@@ -1,5 +1,5 @@
 create table event_head (
-  one      boolean primary key default true check (one),
+  only_one boolean primary key default true check (only_one),
   position bigint not null default 0
 );
 insert into event_head default values;

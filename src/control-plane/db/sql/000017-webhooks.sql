@@ -22,6 +22,7 @@ create table webhooks (
 create index webhooks_page on webhooks (org_id, id desc);
 comment on table webhooks is 'URLs that events are sent to.';
 comment on column webhooks.org_id is 'Null: the webhook was deleted. A task deletes its deliveries bit by bit, then the row.';
+comment on column webhooks.url is 'Where events are sent.';
 comment on column webhooks.events is 'The types of events that it wants, such as "vm.*".';
 comment on column webhooks.disabled_reason is 'Why nothing is sent: a user asked for that, the URL answered 410, or it has failed for too long. Null: it is enabled.';
 comment on column webhooks.secret is 'The secret that signs deliveries, encrypted.';

@@ -22,7 +22,7 @@ comment on column usage_hours.flushed_bytes is 'Bytes that flushes saved.';
 comment on column usage_hours.http_bytes is 'Bytes through HTTP ports, both ways.';
 
 create table usage_clock (
-  one           boolean primary key default true check (one),
+  only_one      boolean primary key default true check (only_one),
   counted_until timestamptz not null default now(),
   stored_until  timestamptz not null default now()
 );

@@ -11,8 +11,8 @@ import { HOTP, Secret, TOTP } from 'otpauth';
 import { AppError } from '../../../shared/errors.ts';
 import type { MfaFactorId, UserId } from '../../../shared/ids.ts';
 import { deriveKey } from '../../../shared/seal.ts';
+import type { StoredCredential } from '../../db/column-types.ts';
 import type { Db, Tx } from '../../db/pool.ts';
-import type { StoredCredential } from '../../db/tables.ts';
 import type { FactorVerdict } from '../login.ts';
 import { CHALLENGE_LIFETIME_S, type MfaContext } from './model.ts';
 import {

@@ -1,8 +1,8 @@
 /** Second factors, recovery codes and WebAuthn challenges in the database. */
 import { sql } from 'kysely';
 import type { MfaFactorId, UserId } from '../../../shared/ids.ts';
+import type { StoredCredential } from '../../db/column-types.ts';
 import type { Tx } from '../../db/pool.ts';
-import type { StoredCredential } from '../../db/tables.ts';
 import {
   CHALLENGE_LIFETIME_S,
   type FactorType,

@@ -13,8 +13,8 @@ import type {
 } from '@simplewebauthn/server';
 import { AppError, messageOf } from '../../../shared/errors.ts';
 import type { MfaFactorId, UserId } from '../../../shared/ids.ts';
+import type { StoredCredential } from '../../db/column-types.ts';
 import type { Tx } from '../../db/pool.ts';
-import type { StoredCredential } from '../../db/tables.ts';
 import { CHALLENGE_LIFETIME_S, type MfaContext } from './model.ts';
 import {
   type ChallengePurpose,
