@@ -17,7 +17,7 @@ import { newDataKey } from '../src/disk-format/key-ring.ts';
 import { BLOCK_BYTES } from '../src/disk-format/segment-format.ts';
 import { FlushSink } from '../src/host/disk/flush-sink.ts';
 import { NbdClient } from '../src/host/disk/nbd-client.ts';
-import type { NbdExport } from '../src/host/disk/nbd-export.ts';
+import type { NbdExport } from '../src/host/disk/nbd-protocol.ts';
 import { NbdServer } from '../src/host/disk/nbd-server.ts';
 import { QmpClient, waitForJob } from '../src/host/qemu/qmp-client.ts';
 import { FolderStore } from '../src/object-store/folder-store.ts';

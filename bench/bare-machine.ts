@@ -12,10 +12,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { createOverlay, overlayPaths } from '../src/host/disk/overlay-files.ts';
 import { GuestAgent } from '../src/host/guest/guest-agent.ts';
-import { freeLoopbackPort } from '../src/host/qemu/free-port.ts';
-import { identityOf, killProcess, waitForExit } from '../src/host/qemu/process-identity.ts';
-import { NODES, qemuArguments } from '../src/host/qemu/qemu-command.ts';
-import { type Accelerator, vmSockets } from '../src/host/qemu/vm-spec.ts';
+import { type Accelerator, NODES, qemuArguments, vmSockets } from '../src/host/qemu/qemu-command.ts';
+import { freeLoopbackPort, identityOf, killProcess, waitForExit } from '../src/host/qemu/qemu-process.ts';
 import { newId } from '../src/shared/ids.ts';
 import type { SshTarget } from './ssh.ts';
 

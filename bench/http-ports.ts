@@ -8,7 +8,7 @@ import { execFile, spawn } from 'node:child_process';
 import { mkdir, readFile, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { freeLoopbackPort } from '../src/host/qemu/free-port.ts';
+import { freeLoopbackPort } from '../src/host/qemu/qemu-process.ts';
 import { present } from '../src/shared/assert.ts';
 import { type ProxyMemory, startLineProgram, startProxy } from '../test/support/line-program.ts';
 import { type HostBench, type HostContext, type Measured, measured, quantile } from './figure.ts';

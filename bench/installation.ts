@@ -10,12 +10,17 @@ import { promisify } from 'node:util';
 import { type Env, readEnv } from '../src/config/env.ts';
 import { pathsIn } from '../src/config/paths.ts';
 import { removeGuestNetwork } from '../src/host/network/guest-network.ts';
-import { dataFolderId, removeEgressRules } from '../src/host/network/user-network-rules.ts';
-import { hostCgroups, removeLimits } from '../src/host/qemu/cgroup.ts';
-import { freeLoopbackPort } from '../src/host/qemu/free-port.ts';
-import { commandLineOf, identityOf, killProcess, waitForExit } from '../src/host/qemu/process-identity.ts';
-import { findOrphans } from '../src/host/qemu/qemu-process.ts';
-import type { Accelerator } from '../src/host/qemu/vm-spec.ts';
+import { dataFolderId, removeHostRules } from '../src/host/network/packet-rules.ts';
+import { hostCgroups, removeLimits } from '../src/host/qemu/confinement.ts';
+import type { Accelerator } from '../src/host/qemu/qemu-command.ts';
+import {
+  commandLineOf,
+  findOrphans,
+  freeLoopbackPort,
+  identityOf,
+  killProcess,
+  waitForExit,
+} from '../src/host/qemu/qemu-process.ts';
 import { backoffMs, pause } from '../src/shared/retry.ts';
 import { Api, unlogged } from './api.ts';
 
@@ -164,7 +169,7 @@ export class Installation {
     await removeControlGroups(this.#api?.created ?? []);
     await endPostgres(join(paths.postgres, 'cluster'));
     if (process.getuid?.() !== 0) return;
-    await removeEgressRules(dataFolderId(this.data_dir));
+    await removeHostRules(dataFolderId(this.data_dir));
     await removeGuestNetwork(this.data_dir);
   }
 }

@@ -8,7 +8,7 @@ import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pathsIn } from '../src/config/paths.ts';
 import { overlayPaths } from '../src/host/disk/overlay-files.ts';
-import { allPids, commandLineOf } from '../src/host/qemu/process-identity.ts';
+import { allPids, commandLineOf } from '../src/host/qemu/qemu-process.ts';
 import type { S3Settings } from '../src/object-store/s3-store.ts';
 import { pause } from '../src/shared/retry.ts';
 import { bucketSettings, S3Server } from '../test/support/s3-server.ts';

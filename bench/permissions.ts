@@ -12,7 +12,7 @@ import { CompressPool } from '../src/disk-format/compress-pool.ts';
 import { newDataKey } from '../src/disk-format/key-ring.ts';
 import { FlushSink } from '../src/host/disk/flush-sink.ts';
 import { permittedStore } from '../src/host/host-store.ts';
-import { freeLoopbackPort } from '../src/host/qemu/free-port.ts';
+import { freeLoopbackPort } from '../src/host/qemu/qemu-process.ts';
 import type { ObjectStore } from '../src/object-store/object-store.ts';
 import { S3Store } from '../src/object-store/s3-store.ts';
 import type { ControlPlaneClient } from '../src/protocol/client.ts';

@@ -2,7 +2,7 @@
 import { createServer, type RequestListener, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { freeLoopbackPort } from '../src/host/qemu/free-port.ts';
+import { freeLoopbackPort } from '../src/host/qemu/qemu-process.ts';
 import { type BenchContext, type Measured, measured, quantile } from './figure.ts';
 import type { Delivery } from './webhook-delivery.ts';
 import type { ReceiverProcess } from './webhook-parties.ts';

@@ -11,13 +11,12 @@ import { registerCurrent, removeImage } from '../control-plane/images/register-i
 import { BUSY, listRemoved, listVersions, withImageLock } from '../control-plane/images/store.ts';
 import { IMAGE_ID } from '../disk-format/image-manifest.ts';
 import { removeStoredImage, storeImage } from '../disk-format/image-objects.ts';
-import { checkBoot } from '../host/images/check-boot.ts';
 import { findHostImage, type HostImage, readHostImage } from '../host/images/host-images.ts';
+import { checkBoot } from '../host/images/image-machines.ts';
 import { makeOwnImage } from '../host/images/make-image.ts';
 import { UnusableImageError } from '../host/images/read-tar.ts';
 import { chooseAccelerator } from '../host/qemu/accelerator.ts';
-import { openJail } from '../host/qemu/jail.ts';
-import { kvmGroup, PROBE_UID } from '../host/qemu/uid.ts';
+import { kvmGroup, openJail, PROBE_UID } from '../host/qemu/confinement.ts';
 import { buildGuestImage, RECIPE_STEPS } from '../launcher/guest-image.ts';
 import { openStore } from '../object-store/open-store.ts';
 import { ownStore } from '../object-store/store-mark.ts';

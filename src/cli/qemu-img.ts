@@ -3,7 +3,7 @@ import { constants } from 'node:fs';
 import { open } from 'node:fs/promises';
 import { resolve } from 'node:path';
 import { parseQcow2Header, QCOW2_HEADER_BYTES, qemuImg } from '../host/disk/overlay-files.ts';
-import { openJail } from '../host/qemu/jail.ts';
+import { openJail } from '../host/qemu/confinement.ts';
 import { errnoOf, messageOf } from '../shared/errors.ts';
 import { CommandError } from './command-error.ts';
 import { EXIT } from './exit-codes.ts';

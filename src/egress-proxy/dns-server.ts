@@ -10,11 +10,6 @@ import { endAfterFault } from '../shared/contain.ts';
 import { sentName } from '../shared/egress-policy.ts';
 import type { ProxiedGuest } from './proxied-guest.ts';
 
-/**
- * The two DNS messages that the guests' resolver needs (RFC 1035): a query with one question, and its answer with addresses. Pure.
- * The look-ups themselves are done by Node's resolver, which reads the messages of other servers.
- */
-
 const TYPE_A = 1;
 const TYPE_AAAA = 28;
 const RCODES = { ok: 0, malformed: 1, failed: 2, absent: 3, unsupported: 4 } as const;
@@ -39,7 +34,12 @@ export interface Query {
   readonly edns: boolean;
 }
 
-/** null: no answer. A rcode: the message is a query that is answered with it alone. */
+/**
+ * The two DNS messages that the guests' resolver needs (RFC 1035): a query with one question, and its answer with addresses. Pure.
+ * The look-ups themselves are done by Node's resolver, which reads the messages of other servers.
+ *
+ * null: no answer. A rcode: the message is a query that is answered with it alone.
+ */
 function readQuery(message: Buffer): Query | { readonly id: number; readonly rcode: Rcode } | null {
   if (message.length < HEADER_BYTES || ((message[2] ?? 0) & 0x80) !== 0) return null;
   const id = message.readUInt16BE(0);
@@ -142,8 +142,6 @@ function optRecord(prohibited: string | undefined): Buffer {
   return Buffer.concat([head, option, text]);
 }
 
-/** What the resolver answers to a guest's message. */
-
 const PROHIBITED = "not allowed by the instance's egress policy";
 
 /** null: no answer. */
@@ -175,6 +173,7 @@ const UDP_WAITING_BYTES = 1024 * 1024;
 
 export type FindGuest = (address: string | undefined) => ProxiedGuest | undefined;
 
+/** What the resolver answers to a guest's message. */
 export function serveUdp(socket: UdpSocket, findGuest: FindGuest): void {
   socket.on('message', (message, { address, port }) => {
     const guest = findGuest(address);

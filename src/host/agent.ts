@@ -18,8 +18,7 @@ import { evictStaleDisks, reportUnknownVm } from './evict-stale-disks.ts';
 import { HostExecs } from './execs/host-execs.ts';
 import type { HostContext } from './host-context.ts';
 import { listHostImages } from './images/host-images.ts';
-import { isSameProcess, killProcess, waitForExit } from './qemu/process-identity.ts';
-import { findOrphans } from './qemu/qemu-process.ts';
+import { findOrphans, isSameProcess, killProcess, waitForExit } from './qemu/qemu-process.ts';
 import { rootUse, VmRunner } from './reconciler/vm-runner.ts';
 import { listVmFolders, readRecord, vmFolder } from './vm/record.ts';
 

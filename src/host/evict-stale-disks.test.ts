@@ -6,8 +6,7 @@ import { type TestContext, test } from 'node:test';
 import { pathsIn } from '../config/paths.ts';
 import { type InstanceId, newId } from '../shared/ids.ts';
 import { createLog } from '../shared/log.ts';
-import { overlayPaths, setAsideOverlay } from './disk/overlay-files.ts';
-import { readSidecar } from './disk/sidecar.ts';
+import { overlayPaths, readSidecar, setAsideOverlay } from './disk/overlay-files.ts';
 import { type DisksClient, evictStaleDisks } from './evict-stale-disks.ts';
 
 const A_DAY_AGO = new Date(Date.now() - 25 * 3_600_000);

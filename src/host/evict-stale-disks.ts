@@ -13,8 +13,7 @@ import type {
   UnknownVmReport,
 } from '../protocol/types.ts';
 import type { InstanceId } from '../shared/ids.ts';
-import { listOverlays, overlayPaths, removeAside, removeOverlay } from './disk/overlay-files.ts';
-import { readSidecar } from './disk/sidecar.ts';
+import { listOverlays, overlayPaths, readSidecar, removeAside, removeOverlay } from './disk/overlay-files.ts';
 import { writeFileDurably } from './durable-file.ts';
 import type { HostContext } from './host-context.ts';
 import { listVmFolders, makeVmFolder, vmFolder } from './vm/record.ts';

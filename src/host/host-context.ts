@@ -7,14 +7,12 @@ import type { Log } from '../shared/log.ts';
 import type { BootSlots } from './boot-slots.ts';
 import type { RunCache } from './disk/run-cache.ts';
 import type { EgressControl } from './egress/egress-control.ts';
-import type { ImageKeeper } from './images/image-keeper.ts';
+import type { ImageKeeper } from './images/host-images.ts';
 import type { HostLease } from './lease/host-lease.ts';
 import type { VmNetwork } from './network/addresses.ts';
 import type { GuestNetwork } from './network/guest-network.ts';
-import type { CgroupMounts } from './qemu/cgroup.ts';
-import type { Jail } from './qemu/jail.ts';
-import { type VmUser, vmUser } from './qemu/uid.ts';
-import type { Accelerator } from './qemu/vm-spec.ts';
+import { type CgroupMounts, type Jail, type VmUser, vmUser } from './qemu/confinement.ts';
+import type { Accelerator } from './qemu/qemu-command.ts';
 import type { Templates } from './vm/templates.ts';
 
 /** What all runners of this host share. */

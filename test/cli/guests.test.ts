@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { newPart } from '../../src/cli/log-tail.ts';
 import { insertSamples } from '../../src/control-plane/vms/metric-store.ts';
-import { spreadsOf } from '../../src/host/calls/minute-log.ts';
+import { spreadsOf } from '../../src/host/calls/vm-meters.ts';
 import type { ExecResult } from '../../src/protocol/host-calls.ts';
 import { apiForFile } from '../support/api.ts';
 import { Cli } from '../support/cli.ts';

@@ -10,7 +10,7 @@ import { openPool } from '../../src/control-plane/db/pool.ts';
 import { ensureHost } from '../../src/control-plane/fleet/host-store.ts';
 import { claimRootKey } from '../../src/control-plane/fleet/root-key.ts';
 import { hashToken } from '../../src/control-plane/identity/tokens.ts';
-import { isStopped } from '../../src/host/qemu/process-identity.ts';
+import { isStopped } from '../../src/host/qemu/qemu-process.ts';
 import { readHostToken, readSecretKey } from '../../src/launcher/data-folder.ts';
 import { runningDatabaseUrl, startEmbeddedPostgres } from '../../src/launcher/embedded-postgres.ts';
 import { newId } from '../../src/shared/ids.ts';

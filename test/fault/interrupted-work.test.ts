@@ -9,7 +9,7 @@ import { after, before, describe, test } from 'node:test';
 import { inspect } from 'node:util';
 import pg from 'pg';
 import { GuestAgent } from '../../src/host/guest/guest-agent.ts';
-import { isAlive, killProcess } from '../../src/host/qemu/process-identity.ts';
+import { isAlive, killProcess } from '../../src/host/qemu/qemu-process.ts';
 import { QmpClient, waitForJob } from '../../src/host/qemu/qmp-client.ts';
 import { runningDatabaseUrl } from '../../src/launcher/embedded-postgres.ts';
 import { present } from '../../src/shared/assert.ts';

@@ -4,7 +4,7 @@
  */
 import assert from 'node:assert/strict';
 import { after, before, beforeEach, describe, test } from 'node:test';
-import { isAlive, type ProcessIdentity } from '../../src/host/qemu/process-identity.ts';
+import { isAlive, type ProcessIdentity } from '../../src/host/qemu/qemu-process.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { ROLES, type Role } from '../support/processes.ts';

@@ -8,7 +8,7 @@ import { existsSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { readlink, rename, rm } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { isAlive, killProcess } from '../../src/host/qemu/process-identity.ts';
+import { isAlive, killProcess } from '../../src/host/qemu/qemu-process.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import type { ErrorBody } from '../support/rest-client.ts';

@@ -24,11 +24,9 @@ import { ensureHost, listLeases } from '../../src/control-plane/fleet/host-store
 import { hashToken } from '../../src/control-plane/identity/tokens.ts';
 import { overlayPaths } from '../../src/host/disk/overlay-files.ts';
 import { evictStaleDisks } from '../../src/host/evict-stale-disks.ts';
-import { runningFencer, startFencer } from '../../src/host/lease/fencer.ts';
+import { leftMs, readLease, runningFencer, startFencer, writeLease } from '../../src/host/lease/fencer.ts';
 import { HostLease, LeaseOverError } from '../../src/host/lease/host-lease.ts';
-import { leftMs, readLease, writeLease } from '../../src/host/lease/lease-file.ts';
-import { bootMs } from '../../src/host/qemu/boot-clock.ts';
-import { isAlive, isStopped, killProcess } from '../../src/host/qemu/process-identity.ts';
+import { bootMs, isAlive, isStopped, killProcess } from '../../src/host/qemu/qemu-process.ts';
 import { ControlPlaneClient } from '../../src/protocol/client.ts';
 import { type InstanceId, newId, type VmId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';

@@ -11,7 +11,7 @@ import { ensureHost } from '../../src/control-plane/fleet/host-store.ts';
 import { hashToken } from '../../src/control-plane/identity/tokens.ts';
 import { runningFencer, startFencer } from '../../src/host/lease/fencer.ts';
 import { HostLease } from '../../src/host/lease/host-lease.ts';
-import { killProcess } from '../../src/host/qemu/process-identity.ts';
+import { killProcess } from '../../src/host/qemu/qemu-process.ts';
 import { ControlPlaneClient } from '../../src/protocol/client.ts';
 import type { HostId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';

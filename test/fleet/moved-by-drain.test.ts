@@ -5,7 +5,7 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { isAlive } from '../../src/host/qemu/process-identity.ts';
+import { isAlive } from '../../src/host/qemu/qemu-process.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { ownPort } from '../support/own-ports.ts';

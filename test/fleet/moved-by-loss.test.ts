@@ -6,12 +6,7 @@ import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { promisify } from 'node:util';
-import {
-  isAlive,
-  isStopped,
-  killProcess,
-  type ProcessIdentity,
-} from '../../src/host/qemu/process-identity.ts';
+import { isAlive, isStopped, killProcess, type ProcessIdentity } from '../../src/host/qemu/qemu-process.ts';
 import { Cli } from '../support/cli.ts';
 import { installServer, startServer } from '../support/guest-http-server.ts';
 import { GuestInstance } from '../support/guest-instance.ts';

@@ -8,7 +8,7 @@ import { once } from 'node:events';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { isAlive, type ProcessIdentity } from '../../src/host/qemu/process-identity.ts';
+import { isAlive, type ProcessIdentity } from '../../src/host/qemu/qemu-process.ts';
 import { Checkout } from '../support/checkout.ts';
 import { type ControlPlaneProcess, FleetLab } from '../support/fleet-lab.ts';
 import { CANNOT_BOOT_GUESTS } from '../support/installation.ts';

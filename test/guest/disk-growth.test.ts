@@ -7,7 +7,7 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import type { Instance } from '../../client/src/berth.ts';
-import { killProcess } from '../../src/host/qemu/process-identity.ts';
+import { killProcess } from '../../src/host/qemu/qemu-process.ts';
 import { vmFolder } from '../../src/host/vm/record.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
 import { GuestInstance } from '../support/guest-instance.ts';

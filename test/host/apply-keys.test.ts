@@ -14,7 +14,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import { applyKeys } from '../../src/host/guest/apply-keys.ts';
+import { applyKeys } from '../../src/host/guest/authorized-keys.ts';
 import type { GuestAgent } from '../../src/host/guest/guest-agent.ts';
 import { present } from '../../src/shared/assert.ts';
 import { fingerprintOf } from '../../src/shared/ssh-fingerprint.ts';

@@ -17,7 +17,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { type GuestAgent, GuestAgentError } from '../../src/host/guest/guest-agent.ts';
-import { applySecrets } from '../../src/host/guest/secret-pusher.ts';
+import { applySecrets } from '../../src/host/guest/guest-secrets.ts';
 import { present } from '../../src/shared/assert.ts';
 
 const pem = (text: string) => `-----BEGIN CERTIFICATE-----\n${text}\n-----END CERTIFICATE-----\n`;

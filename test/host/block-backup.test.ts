@@ -19,7 +19,7 @@ import { loadMap, type SegmentRef } from '../../src/disk-format/load-map.ts';
 import { BLOCK_BYTES } from '../../src/disk-format/segment-format.ts';
 import { FlushSink } from '../../src/host/disk/flush-sink.ts';
 import { NbdClient } from '../../src/host/disk/nbd-client.ts';
-import type { NbdExport } from '../../src/host/disk/nbd-export.ts';
+import type { NbdExport } from '../../src/host/disk/nbd-protocol.ts';
 import { NbdServer } from '../../src/host/disk/nbd-server.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { type ObjectStore, ObjectStoreUnavailableError } from '../../src/object-store/object-store.ts';

@@ -11,13 +11,14 @@ import { after, before, describe, test } from 'node:test';
 import { promisify } from 'node:util';
 import fc from 'fast-check';
 import { NbdClient, NbdProtocolError } from '../../src/host/disk/nbd-client.ts';
-import { NbdError, type NbdExport } from '../../src/host/disk/nbd-export.ts';
 import {
   encodeOption,
   encodeRequest,
   encodeString,
   NBD_CMD,
   NBD_OPT,
+  NbdError,
+  type NbdExport,
 } from '../../src/host/disk/nbd-protocol.ts';
 import { NbdServer } from '../../src/host/disk/nbd-server.ts';
 

@@ -7,13 +7,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { NbdClient } from '../../src/host/disk/nbd-client.ts';
-import { NbdError } from '../../src/host/disk/nbd-export.ts';
 import {
   encodeOption,
   encodeRequest,
   encodeString,
   NBD_CMD,
   NBD_OPT,
+  NbdError,
 } from '../../src/host/disk/nbd-protocol.ts';
 import { NbdServer } from '../../src/host/disk/nbd-server.ts';
 import { until } from '../support/waiting.ts';

@@ -3,14 +3,14 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { test } from 'node:test';
 import { GUEST, guestAddress } from '../../src/host/network/addresses.ts';
-import { inNetwork, openGuestNetwork, removeGuestNetwork } from '../../src/host/network/guest-network.ts';
-import { mendForwarding } from '../../src/host/network/host-forwarding.ts';
-import { runTool } from '../../src/host/network/run-tool.ts';
 import {
-  applyEgressRules,
-  dataFolderId,
-  removeEgressRules,
-} from '../../src/host/network/user-network-rules.ts';
+  inNetwork,
+  mendForwarding,
+  openGuestNetwork,
+  removeGuestNetwork,
+} from '../../src/host/network/guest-network.ts';
+import { applyHostRules, dataFolderId, removeHostRules } from '../../src/host/network/packet-rules.ts';
+import { runTool } from '../../src/host/network/run-tool.ts';
 import { PROTOCOL, syn } from '../support/frames.ts';
 import { NO_TAP } from '../support/no-tap.ts';
 import { OUTSIDE, Outside } from '../support/outside.ts';
@@ -24,11 +24,11 @@ test('connections of a VM that has ended do not count against the next one at it
   skip: NO_TAP,
 }, async (t) => {
   t.after(() => removeGuestNetwork(data_dir));
-  t.after(() => removeEgressRules(dataFolderId(data_dir)));
+  t.after(() => removeHostRules(dataFolderId(data_dir)));
   const { network, problem } = await openGuestNetwork(data_dir, 'auto');
   assert.ok(network, problem ?? '');
   const { chains } = await mendForwarding(network);
-  await applyEgressRules({ data_folder_id: dataFolderId(data_dir), chains });
+  await applyHostRules({ data_folder_id: dataFolderId(data_dir), chains });
   await using _outside = await Outside.open();
   const guest = await TapGuest.start(network, PORT);
   t.after(() => guest.end());

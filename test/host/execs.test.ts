@@ -12,18 +12,20 @@ import { after, before, describe, test } from 'node:test';
 import { createOverlay } from '../../src/host/disk/overlay-files.ts';
 import type { Exec } from '../../src/host/execs/exec.ts';
 import { TO_GUEST } from '../../src/host/execs/exec-channel.ts';
-import { serveReader } from '../../src/host/execs/exec-reader.ts';
-import type { StartCall } from '../../src/host/execs/start-words.ts';
-import { type ExecMachine, VmExecs } from '../../src/host/execs/vm-execs.ts';
+import { serveReader } from '../../src/host/execs/host-execs.ts';
+import { type ExecMachine, type StartCall, VmExecs } from '../../src/host/execs/vm-execs.ts';
 import { GuestAgent } from '../../src/host/guest/guest-agent.ts';
-import { guestExec } from '../../src/host/guest/guest-command.ts';
-import { filesOfVm, openJail } from '../../src/host/qemu/jail.ts';
-import { killProcess, type ProcessIdentity } from '../../src/host/qemu/process-identity.ts';
-import { qemuArguments } from '../../src/host/qemu/qemu-command.ts';
-import { launchVm } from '../../src/host/qemu/qemu-process.ts';
+import { guestExec } from '../../src/host/guest/guest-commands.ts';
+import {
+  filesOfVm,
+  openJail,
+  prepareRuntimeDir,
+  VM_UID_BASE,
+  VM_UID_COUNT,
+} from '../../src/host/qemu/confinement.ts';
+import { qemuArguments, type VmSpec, vmSockets } from '../../src/host/qemu/qemu-command.ts';
+import { killProcess, launchVm, type ProcessIdentity } from '../../src/host/qemu/qemu-process.ts';
 import type { QmpClient } from '../../src/host/qemu/qmp-client.ts';
-import { prepareRuntimeDir, VM_UID_BASE, VM_UID_COUNT } from '../../src/host/qemu/uid.ts';
-import { type VmSpec, vmSockets } from '../../src/host/qemu/vm-spec.ts';
 import { FRAME, readOffset, StreamFrames, streamFrame } from '../../src/protocol/exec-types.ts';
 import { present } from '../../src/shared/assert.ts';
 import { type ExecId, newId } from '../../src/shared/ids.ts';

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { createServer } from 'node:net';
 import { test } from 'node:test';
-import { vmSockets } from '../../src/host/qemu/vm-spec.ts';
+import { vmSockets } from '../../src/host/qemu/qemu-command.ts';
 import { powerOffGuest } from '../../src/host/reconciler/vm-steps.ts';
 import { Machine } from '../../src/host/vm/machine.ts';
 import { ControlPlaneClient } from '../../src/protocol/client.ts';

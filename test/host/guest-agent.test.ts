@@ -17,7 +17,7 @@ import {
   GuestAgentProtocolError,
   GuestAgentTimeoutError,
 } from '../../src/host/guest/guest-agent.ts';
-import { readGuestFile } from '../../src/host/guest/guest-files.ts';
+import { readGuestFile } from '../../src/host/guest/guest-commands.ts';
 
 interface Command {
   readonly execute: string;

@@ -10,18 +10,18 @@ import { GATEWAY, GUEST, GUEST_RESOLVER, guestAddress, HOST_END } from '../../sr
 import {
   type GuestNetwork,
   inNetwork,
+  mendForwarding,
   mendGuestNetwork,
   openGuestNetwork,
   removeGuestNetwork,
 } from '../../src/host/network/guest-network.ts';
-import { mendForwarding } from '../../src/host/network/host-forwarding.ts';
-import { runTool } from '../../src/host/network/run-tool.ts';
-import { CONNECTIONS_MAX } from '../../src/host/network/tap-rules.ts';
 import {
-  applyEgressRules,
+  applyHostRules,
+  CONNECTIONS_MAX,
   dataFolderId,
-  removeEgressRules,
-} from '../../src/host/network/user-network-rules.ts';
+  removeHostRules,
+} from '../../src/host/network/packet-rules.ts';
+import { runTool } from '../../src/host/network/run-tool.ts';
 import {
   arp,
   BROADCAST,
@@ -62,7 +62,7 @@ describe('the guests’ network', { skip: NO_TAP, timeout: 300_000 }, () => {
     network = opened.network;
     const { chains, problem } = await mendForwarding(network);
     assert.equal(problem, null);
-    assert.deepEqual(await applyEgressRules({ data_folder_id: dataFolderId(data_dir), chains }), {
+    assert.deepEqual(await applyHostRules({ data_folder_id: dataFolderId(data_dir), chains }), {
       closed: true,
     });
     outside = await Outside.open();
@@ -76,7 +76,7 @@ describe('the guests’ network', { skip: NO_TAP, timeout: 300_000 }, () => {
     for (const each of [guest, neighbour]) each?.end();
     server?.close();
     await outside?.[Symbol.asyncDispose]();
-    await removeEgressRules(dataFolderId(data_dir));
+    await removeHostRules(dataFolderId(data_dir));
     await removeGuestNetwork(data_dir);
   });
 

@@ -4,10 +4,9 @@ import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { pathsIn } from '../../src/config/paths.ts';
+import { leftMs, readLease, writeLease } from '../../src/host/lease/fencer.ts';
 import { HostLease } from '../../src/host/lease/host-lease.ts';
-import { leftMs, readLease, writeLease } from '../../src/host/lease/lease-file.ts';
-import { bootMs } from '../../src/host/qemu/boot-clock.ts';
-import { identityOf } from '../../src/host/qemu/process-identity.ts';
+import { bootMs, identityOf } from '../../src/host/qemu/qemu-process.ts';
 import {
   type ControlPlaneClient,
   ControlPlaneUnavailable,

@@ -13,7 +13,7 @@ import {
   removeStoredImage,
   storeImage,
 } from '../../src/disk-format/image-objects.ts';
-import { ImageKeeper, type ImageKeeperOptions } from '../../src/host/images/image-keeper.ts';
+import { ImageKeeper, type ImageKeeperOptions } from '../../src/host/images/host-images.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { createLog } from '../../src/shared/log.ts';
 import { writeHostImage } from '../support/host-image.ts';

@@ -7,7 +7,7 @@ import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import { isAlive, killProcess, type ProcessIdentity } from '../../src/host/qemu/process-identity.ts';
+import { isAlive, killProcess, type ProcessIdentity } from '../../src/host/qemu/qemu-process.ts';
 import { inheritedEnvironment } from '../support/installation.ts';
 import { until } from '../support/waiting.ts';
 

@@ -18,9 +18,13 @@ import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { DiskState } from '../../src/host/disk/disk-state.ts';
 import { OverlayExport } from '../../src/host/disk/lazy-overlay.ts';
-import { NbdError } from '../../src/host/disk/nbd-export.ts';
-import { createOverlay, setAsideOverlay } from '../../src/host/disk/overlay-files.ts';
-import { type OverlaySidecar, readSidecar } from '../../src/host/disk/sidecar.ts';
+import { NbdError } from '../../src/host/disk/nbd-protocol.ts';
+import {
+  createOverlay,
+  type OverlaySidecar,
+  readSidecar,
+  setAsideOverlay,
+} from '../../src/host/disk/overlay-files.ts';
 import { NODES } from '../../src/host/qemu/qemu-command.ts';
 import { QmpClient } from '../../src/host/qemu/qmp-client.ts';
 import { newId } from '../../src/shared/ids.ts';

@@ -4,8 +4,13 @@ import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { DiskState } from '../../src/host/disk/disk-state.ts';
-import { inspectOverlay, overlayPaths } from '../../src/host/disk/overlay-files.ts';
-import { type OverlaySidecar, readSidecar, writeSidecar } from '../../src/host/disk/sidecar.ts';
+import {
+  inspectOverlay,
+  type OverlaySidecar,
+  overlayPaths,
+  readSidecar,
+  writeSidecar,
+} from '../../src/host/disk/overlay-files.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
 import { type Launch, launchMachine } from '../../src/host/vm/launch-machine.ts';
 import type { vmFolder } from '../../src/host/vm/record.ts';

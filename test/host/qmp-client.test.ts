@@ -12,10 +12,10 @@ import {
   QmpClient,
   QmpClosedError,
   QmpError,
+  type QmpEvent,
   QmpTimeoutError,
   waitForJob,
 } from '../../src/host/qemu/qmp-client.ts';
-import type { QmpEvent } from '../../src/host/qemu/qmp-types.ts';
 
 describe('a QMP client', { timeout: 300_000 }, () => {
   const folder = mkdtempSync(join(tmpdir(), 'bqmp-'));

@@ -5,13 +5,17 @@ import { appendFile, mkdir, rm, rmdir, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import { overlayPaths, removeOverlay } from '../../src/host/disk/overlay-files.ts';
-import { type OverlaySidecar, writeSidecar } from '../../src/host/disk/sidecar.ts';
-import type { KeyPusher } from '../../src/host/guest/key-pusher.ts';
-import type { SecretPusher } from '../../src/host/guest/secret-pusher.ts';
+import {
+  type OverlaySidecar,
+  overlayPaths,
+  removeOverlay,
+  writeSidecar,
+} from '../../src/host/disk/overlay-files.ts';
+import type { KeyPusher } from '../../src/host/guest/authorized-keys.ts';
+import type { SecretPusher } from '../../src/host/guest/guest-secrets.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
-import { isAlive } from '../../src/host/qemu/process-identity.ts';
-import { vmSockets } from '../../src/host/qemu/vm-spec.ts';
+import { vmSockets } from '../../src/host/qemu/qemu-command.ts';
+import { isAlive } from '../../src/host/qemu/qemu-process.ts';
 import { LocalVm } from '../../src/host/reconciler/local-vm.ts';
 import { VmRunner } from '../../src/host/reconciler/vm-runner.ts';
 import { awaitGuest } from '../../src/host/vm/await-guest.ts';

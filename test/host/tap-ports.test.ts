@@ -7,15 +7,11 @@ import { after, before, describe, test } from 'node:test';
 import { GATEWAY, GUEST, guestAddress } from '../../src/host/network/addresses.ts';
 import {
   type GuestNetwork,
+  mendForwarding,
   openGuestNetwork,
   removeGuestNetwork,
 } from '../../src/host/network/guest-network.ts';
-import { mendForwarding } from '../../src/host/network/host-forwarding.ts';
-import {
-  applyEgressRules,
-  dataFolderId,
-  removeEgressRules,
-} from '../../src/host/network/user-network-rules.ts';
+import { applyHostRules, dataFolderId, removeHostRules } from '../../src/host/network/packet-rules.ts';
 import { DrainedError, NotListeningError, TapPorts } from '../../src/host/vm/guest-ports.ts';
 import { PROTOCOL, tcp } from '../support/frames.ts';
 import { NO_TAP } from '../support/no-tap.ts';
@@ -40,7 +36,7 @@ describe('the ports of a guest with a TAP device', { skip: NO_TAP, timeout: 120_
 
   const applyRules = async () => {
     const { chains } = await mendForwarding(network);
-    const applied = await applyEgressRules({ data_folder_id: dataFolderId(data_dir), chains });
+    const applied = await applyHostRules({ data_folder_id: dataFolderId(data_dir), chains });
     assert.deepEqual(applied, { closed: true });
   };
 
@@ -77,7 +73,7 @@ describe('the ports of a guest with a TAP device', { skip: NO_TAP, timeout: 120_
   after(async () => {
     clearInterval(answering);
     guest?.end();
-    await removeEgressRules(dataFolderId(data_dir));
+    await removeHostRules(dataFolderId(data_dir));
     await removeGuestNetwork(data_dir);
   });
 

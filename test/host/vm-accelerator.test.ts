@@ -13,7 +13,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { AcceleratorError, chooseAccelerator, probeGuest } from '../../src/host/qemu/accelerator.ts';
-import { allPids, commandLineOf } from '../../src/host/qemu/process-identity.ts';
+import { allPids, commandLineOf } from '../../src/host/qemu/qemu-process.ts';
 
 const image_dir = process.env['BERTH_TEST_IMAGE_DIR'];
 

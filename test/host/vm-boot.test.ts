@@ -10,26 +10,33 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { createOverlay } from '../../src/host/disk/overlay-files.ts';
 import { GuestAgent, GuestAgentError } from '../../src/host/guest/guest-agent.ts';
-import { guestExec } from '../../src/host/guest/guest-command.ts';
-import { readGuestFile, readGuestFileFrom } from '../../src/host/guest/guest-files.ts';
+import { guestExec, readGuestFile, readGuestFileFrom } from '../../src/host/guest/guest-commands.ts';
 import { memoryUse, networkUse, rootFileSystemUse } from '../../src/host/guest/guest-use.ts';
 import { runUserCommand } from '../../src/host/guest/user-command.ts';
-import { applyEgressRules, removeEgressRules } from '../../src/host/network/user-network-rules.ts';
+import { applyHostRules, removeHostRules } from '../../src/host/network/packet-rules.ts';
 import {
   DISK_LIMITS,
+  filesOfVm,
   hostCgroups,
   limitDisk,
   limitProcess,
+  openJail,
+  prepareRuntimeDir,
   removeLimits,
+  VM_UID_BASE,
+  VM_UID_COUNT,
   vmLimits,
-} from '../../src/host/qemu/cgroup.ts';
-import { filesOfVm, openJail } from '../../src/host/qemu/jail.ts';
-import { killProcess, type ProcessIdentity } from '../../src/host/qemu/process-identity.ts';
-import { qemuArguments } from '../../src/host/qemu/qemu-command.ts';
-import { findOrphans, launchVm, onVmExit, type VmEnd } from '../../src/host/qemu/qemu-process.ts';
+} from '../../src/host/qemu/confinement.ts';
+import { qemuArguments, type VmSpec, vmSockets } from '../../src/host/qemu/qemu-command.ts';
+import {
+  findOrphans,
+  killProcess,
+  launchVm,
+  onVmExit,
+  type ProcessIdentity,
+  type VmEnd,
+} from '../../src/host/qemu/qemu-process.ts';
 import type { QmpClient } from '../../src/host/qemu/qmp-client.ts';
-import { prepareRuntimeDir, VM_UID_BASE, VM_UID_COUNT } from '../../src/host/qemu/uid.ts';
-import { type VmSpec, vmSockets } from '../../src/host/qemu/vm-spec.ts';
 import { newId } from '../../src/shared/ids.ts';
 import { ownPort } from '../support/own-ports.ts';
 import { thorough } from '../support/thorough.ts';
@@ -108,7 +115,7 @@ describe('a VM', { skip, timeout: 300_000 }, () => {
     agent?.close();
     qmp?.close();
     if (identity) killProcess(identity, 'SIGKILL');
-    await removeEgressRules(data_folder_id);
+    await removeHostRules(data_folder_id);
     removeLimits(mounts, instance_id);
     rmSync(root, { recursive: true, force: true });
   });
@@ -258,7 +265,7 @@ describe('a VM', { skip, timeout: 300_000 }, () => {
         'host\n',
         'open without rules: else this proves nothing',
       );
-      const applied = await applyEgressRules({ data_folder_id, first_uid: user.uid, last_uid: user.uid });
+      const applied = await applyHostRules({ data_folder_id, first_uid: user.uid, last_uid: user.uid });
       if (!applied.closed) return context.skip(applied.reason);
       const closed = await reach();
       assert.notEqual(closed.exit_code, 0);

@@ -4,8 +4,8 @@ import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer } from 'node:net';
 import { after, describe, test } from 'node:test';
-import { applyEgressRules, removeEgressRules } from '../../src/host/network/user-network-rules.ts';
-import { VM_UID_BASE, VM_UID_COUNT } from '../../src/host/qemu/uid.ts';
+import { applyHostRules, removeHostRules } from '../../src/host/network/packet-rules.ts';
+import { VM_UID_BASE, VM_UID_COUNT } from '../../src/host/qemu/confinement.ts';
 
 // Beyond the VMs' range: the rules of an installation that runs on this machine must not answer for ours.
 const uid = VM_UID_BASE + VM_UID_COUNT + (process.pid % 90_000);
@@ -30,7 +30,7 @@ async function reaches(port: number): Promise<boolean> {
 }
 
 describe('the egress rules', { skip, timeout: 300_000 }, () => {
-  after(() => removeEgressRules(data_folder_id));
+  after(() => removeHostRules(data_folder_id));
 
   test('close the host’s loopback only to VMs’ users, and can be applied twice', async () => {
     const server = createServer((socket) => socket.end('hello\n')).listen(0, '127.0.0.1');
@@ -39,21 +39,21 @@ describe('the egress rules', { skip, timeout: 300_000 }, () => {
     try {
       assert.ok(await reaches(port), 'open without rules: else this proves nothing');
       const options = { data_folder_id, first_uid: uid, last_uid: uid };
-      assert.deepEqual(await applyEgressRules(options), { closed: true });
-      assert.deepEqual(await applyEgressRules(options), { closed: true });
+      assert.deepEqual(await applyHostRules(options), { closed: true });
+      assert.deepEqual(await applyHostRules(options), { closed: true });
       assert.equal(await reaches(port), false);
       const [line] = await once(connect(port, '127.0.0.1'), 'data');
       assert.equal(String(line), 'hello\n');
     } finally {
       server.close();
     }
-    assert.equal(await removeEgressRules(data_folder_id), null);
+    assert.equal(await removeHostRules(data_folder_id), null);
   });
 
   test('return a reason when they cannot be applied', async () => {
-    const absent = await applyEgressRules({ data_folder_id, nft_binary: '/nonexistent/nft' });
+    const absent = await applyHostRules({ data_folder_id, nft_binary: '/nonexistent/nft' });
     assert.ok(!absent.closed && /not installed/.test(absent.reason));
-    const failing = await applyEgressRules({ data_folder_id, nft_binary: 'false' });
+    const failing = await applyHostRules({ data_folder_id, nft_binary: 'false' });
     assert.ok(!failing.closed && /status 1/.test(failing.reason));
   });
 });

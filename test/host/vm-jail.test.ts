@@ -22,19 +22,29 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, afterEach, before, describe, test } from 'node:test';
 import { createOverlay, growOverlay, inspectOverlay, qemuImg } from '../../src/host/disk/overlay-files.ts';
-import { CLEAN_ENV, inJail, type Jail, openJail, refreshResolvers } from '../../src/host/qemu/jail.ts';
+import {
+  CLEAN_ENV,
+  inJail,
+  type Jail,
+  openJail,
+  prepareRuntimeDir,
+  refreshResolvers,
+  vmUser,
+} from '../../src/host/qemu/confinement.ts';
 import {
   allPids,
   commandLineOf,
+  findOrphans,
   identityOf,
   isAlive,
   isStopped,
   killProcess,
+  launchVm,
+  MEMORY_FD,
   type ProcessIdentity,
+  QemuLaunchError,
   waitForExit,
-} from '../../src/host/qemu/process-identity.ts';
-import { findOrphans, launchVm, MEMORY_FD, QemuLaunchError } from '../../src/host/qemu/qemu-process.ts';
-import { prepareRuntimeDir, vmUser } from '../../src/host/qemu/uid.ts';
+} from '../../src/host/qemu/qemu-process.ts';
 import { newId } from '../../src/shared/ids.ts';
 
 const skip = process.getuid?.() === 0 ? false : 'not root';

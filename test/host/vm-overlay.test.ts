@@ -8,14 +8,17 @@ import { after, describe, test } from 'node:test';
 import fc from 'fast-check';
 import {
   createOverlay,
+  FILLED,
   growOverlay,
   NoSpaceError,
+  type OverlaySidecar,
   overlayPaths,
+  readSidecar,
   removeAside,
   removeOverlay,
   setAsideOverlay,
+  writeSidecar,
 } from '../../src/host/disk/overlay-files.ts';
-import { FILLED, type OverlaySidecar, readSidecar, writeSidecar } from '../../src/host/disk/sidecar.ts';
 import { newId } from '../../src/shared/ids.ts';
 
 const SIDECAR: OverlaySidecar = {

@@ -17,23 +17,21 @@ import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, afterEach, describe, test } from 'node:test';
-import {
-  identityOf,
-  isAlive,
-  killProcess,
-  type ProcessIdentity,
-  userOf,
-  waitForExit,
-} from '../../src/host/qemu/process-identity.ts';
+import { prepareRuntimeDir, takeRuntimeDir, vmUser } from '../../src/host/qemu/confinement.ts';
 import {
   boundLog,
   findOrphans,
+  identityOf,
+  isAlive,
+  killProcess,
   launchVm,
   onVmExit,
+  type ProcessIdentity,
   QemuLaunchError,
+  userOf,
   type VmEnd,
+  waitForExit,
 } from '../../src/host/qemu/qemu-process.ts';
-import { prepareRuntimeDir, takeRuntimeDir, vmUser } from '../../src/host/qemu/uid.ts';
 import { newId } from '../../src/shared/ids.ts';
 
 const AS_ROOT = process.getuid?.() === 0 ? false : 'not root';

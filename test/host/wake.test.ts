@@ -5,7 +5,7 @@ import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
-import { isAsleep, wakeMachine } from '../../src/host/vm/wake-machine.ts';
+import { isAsleep, wakeMachine } from '../../src/host/vm/template-files.ts';
 
 describe('waking a machine', () => {
   const folder = mkdtempSync(join(tmpdir(), 'bwake-'));

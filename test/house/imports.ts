@@ -58,7 +58,7 @@ export function importsOf(path: string): Import[] {
 }
 
 /**
- * The program or library that a file is of: `host` for `src/host/qemu/jail.ts`, `main` for `src/main.ts`. Beside `src` are `client`,
+ * The program or library that a file is of: `host` for `src/host/qemu/confinement.ts`, `main` for `src/main.ts`. Beside `src` are `client`,
  * `console` and `adapters`. What backs up and restores a whole machine runs without the control plane, so it is a room of its own.
  */
 export function roomOf(path: string): string {

@@ -7,7 +7,7 @@ import { after, describe, test } from 'node:test';
 import { freeDeleted } from '../../src/control-plane/disks/remove-objects.ts';
 import { insertSamples } from '../../src/control-plane/vms/metric-store.ts';
 import { VM_STATES } from '../../src/control-plane/vms/model.ts';
-import { spreadsOf } from '../../src/host/calls/minute-log.ts';
+import { spreadsOf } from '../../src/host/calls/vm-meters.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';

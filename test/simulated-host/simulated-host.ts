@@ -3,7 +3,7 @@
  * `npm run dev`, for tests of a control plane whose hosts do their work by themselves, and for the benchmark of a large fleet. A test
  * that decides each report uses `support/scripted-agent.ts`. Everything is in memory, and gone with the process.
  */
-import { MinuteLog, readingsOf } from '../../src/host/calls/minute-log.ts';
+import { MinuteLog, readingsOf } from '../../src/host/calls/vm-meters.ts';
 import type { ControlPlaneClient } from '../../src/protocol/client.ts';
 import {
   type CallFailure,

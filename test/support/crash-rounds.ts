@@ -182,7 +182,7 @@ export class CrashRounds {
 
   /** From here until the next check, only the guest's flushed writes are promised. */
   async #kill(): Promise<void> {
-    const { killProcess } = await import('../../src/host/qemu/process-identity.ts');
+    const { killProcess } = await import('../../src/host/qemu/qemu-process.ts');
     killProcess(this.#guest.qemu, 'SIGKILL');
     await this.#guest.becomes('failed', ({ state }) => state === 'failed');
     await this.#writer.stop();
@@ -212,7 +212,7 @@ export class CrashRounds {
   }
 
   async #qemuIsAlive(): Promise<boolean> {
-    const { isAlive } = await import('../../src/host/qemu/process-identity.ts');
+    const { isAlive } = await import('../../src/host/qemu/qemu-process.ts');
     try {
       return isAlive(this.#guest.qemu);
     } catch {

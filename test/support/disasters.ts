@@ -1,6 +1,6 @@
 /** Disasters that strike an installation in a random round, and the recovery from each. */
 import assert from 'node:assert/strict';
-import { killProcess, waitForExit } from '../../src/host/qemu/process-identity.ts';
+import { killProcess, waitForExit } from '../../src/host/qemu/qemu-process.ts';
 import type { CutDisk } from './cut-disk.ts';
 import type { GuestInstance } from './guest-instance.ts';
 import type { Installation } from './installation.ts';

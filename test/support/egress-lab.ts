@@ -22,7 +22,7 @@ import {
   tapName,
 } from '../../src/host/network/addresses.ts';
 import { inNetwork } from '../../src/host/network/guest-network.ts';
-import { guestsRules, LINK, tapAddresses, tapRules } from '../../src/host/network/tap-rules.ts';
+import { LINK, namespaceRules, tapAddresses, tapRules } from '../../src/host/network/packet-rules.ts';
 import type {
   CountedDenial,
   Denial,
@@ -150,7 +150,7 @@ export class EgressLab {
     const settings = ['net.ipv4.ip_forward=1', 'net.ipv6.conf.all.forwarding=1'];
     in_router('sysctl', ['-qw', ...settings], '');
     const host_networks = [`${NEAR}/32`];
-    in_router('nft', ['-f', '-'], guestsRules({ resolvers: [NAME_SERVER], host_networks }));
+    in_router('nft', ['-f', '-'], namespaceRules({ resolvers: [NAME_SERVER], host_networks }));
   }
 
   startProxy(): void {

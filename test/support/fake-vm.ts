@@ -6,8 +6,8 @@ import { createServer, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
-import { identityOf } from '../../src/host/qemu/process-identity.ts';
-import { vmSockets } from '../../src/host/qemu/vm-spec.ts';
+import { vmSockets } from '../../src/host/qemu/qemu-command.ts';
+import { identityOf } from '../../src/host/qemu/qemu-process.ts';
 import {
   makeVmFolder,
   type VmFolder,

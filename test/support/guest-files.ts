@@ -1,5 +1,5 @@
 /** A host whose guests' files are those of this machine: file-tasks.pl runs here, as the supervisor runs it in a guest. */
-import { wordsOf } from '../../src/host/calls/file-calls.ts';
+import { wordsOf } from '../../src/host/calls/exec-calls.ts';
 import { present } from '../../src/shared/assert.ts';
 import { FileTask } from './file-task.ts';
 import type { ScriptedAgent } from './scripted-agent.ts';

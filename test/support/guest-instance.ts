@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { ProcessIdentity } from '../../src/host/qemu/process-identity.ts';
+import type { ProcessIdentity } from '../../src/host/qemu/qemu-process.ts';
 import type { Installation } from './installation.ts';
 import type { InstanceBody, ReceiptBody, SshBody, VmBody } from './rest-client.ts';
 import type { SshClient } from './ssh-client.ts';

@@ -21,15 +21,15 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { type Paths, pathsIn } from '../../src/config/paths.ts';
 import { connect } from '../../src/control-plane/db/connect.ts';
 import { removeGuestNetwork } from '../../src/host/network/guest-network.ts';
-import { dataFolderId, removeEgressRules } from '../../src/host/network/user-network-rules.ts';
-import { hostCgroups, removeLimits } from '../../src/host/qemu/cgroup.ts';
+import { dataFolderId, removeHostRules } from '../../src/host/network/packet-rules.ts';
+import { hostCgroups, removeLimits } from '../../src/host/qemu/confinement.ts';
 import {
+  findOrphans,
   identityOf,
   isAlive,
   type ProcessIdentity,
   waitForExit,
-} from '../../src/host/qemu/process-identity.ts';
-import { findOrphans } from '../../src/host/qemu/qemu-process.ts';
+} from '../../src/host/qemu/qemu-process.ts';
 import { readFirstLogin } from '../../src/launcher/data-folder.ts';
 import { runningDatabaseUrl, runningServer, stopServer } from '../../src/launcher/embedded-postgres.ts';
 import { endIfInterrupted } from './interrupted.ts';
@@ -369,7 +369,7 @@ export class Installation {
       await until('the control groups are gone', removed, { timeout_ms: 3_000 }).catch(() => undefined);
     }
     if (process.getuid?.() === 0) {
-      await removeEgressRules(dataFolderId(this.data_dir));
+      await removeHostRules(dataFolderId(this.data_dir));
       await removeGuestNetwork(this.data_dir);
     }
   }

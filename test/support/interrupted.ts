@@ -8,7 +8,7 @@ import {
   identityOf,
   killProcess,
   type ProcessIdentity,
-} from '../../src/host/qemu/process-identity.ts';
+} from '../../src/host/qemu/qemu-process.ts';
 import { childrenOf } from './processes.ts';
 
 const endings = new Set<() => Promise<void>>();

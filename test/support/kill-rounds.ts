@@ -16,12 +16,7 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import {
-  isAlive,
-  killProcess,
-  type ProcessIdentity,
-  waitForExit,
-} from '../../src/host/qemu/process-identity.ts';
+import { isAlive, killProcess, type ProcessIdentity, waitForExit } from '../../src/host/qemu/qemu-process.ts';
 import type { VmRecord } from '../../src/host/vm/record.ts';
 import type { GuestInstance } from './guest-instance.ts';
 import { GuestJournal } from './guest-journal.ts';

@@ -2,7 +2,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { after } from 'node:test';
-import { identityOf, type ProcessIdentity } from '../../src/host/qemu/process-identity.ts';
+import { identityOf, type ProcessIdentity } from '../../src/host/qemu/qemu-process.ts';
 import type { InstanceId, VmId } from '../../src/shared/ids.ts';
 import { until } from './waiting.ts';
 

@@ -15,7 +15,7 @@ import { rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { allPids } from '../../src/host/qemu/process-identity.ts';
+import { allPids } from '../../src/host/qemu/qemu-process.ts';
 import { endIfInterrupted } from './interrupted.ts';
 import { childrenOf } from './processes.ts';
 

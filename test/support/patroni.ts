@@ -21,7 +21,7 @@ import {
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { commandLineOf } from '../../src/host/qemu/process-identity.ts';
+import { commandLineOf } from '../../src/host/qemu/qemu-process.ts';
 import { deleteNamespace, inNamespace, ip } from './egress-outside.ts';
 import { endIfInterrupted } from './interrupted.ts';
 import { until } from './waiting.ts';

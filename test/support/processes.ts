@@ -7,7 +7,7 @@ import {
   identityOf,
   killProcess,
   type ProcessIdentity,
-} from '../../src/host/qemu/process-identity.ts';
+} from '../../src/host/qemu/qemu-process.ts';
 
 export const ROLES = ['control-plane', 'agent', 'ingress'] as const;
 export type Role = (typeof ROLES)[number];

@@ -6,12 +6,12 @@ import { execFileSync } from 'node:child_process';
 import { readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import {
+  findOrphans,
   identityOf,
   isAlive,
   killProcess,
   type ProcessIdentity,
-} from '../../src/host/qemu/process-identity.ts';
-import { findOrphans } from '../../src/host/qemu/qemu-process.ts';
+} from '../../src/host/qemu/qemu-process.ts';
 import type { Installation } from './installation.ts';
 import { childrenOf, killAll, roleProcess } from './processes.ts';
 import { until } from './waiting.ts';

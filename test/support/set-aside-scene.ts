@@ -5,9 +5,12 @@
 import { mkdir, writeFile } from 'node:fs/promises';
 import { pathsIn } from '../../src/config/paths.ts';
 import { DiskState } from '../../src/host/disk/disk-state.ts';
-import { overlayPaths } from '../../src/host/disk/overlay-files.ts';
-import { type NoteLoss, prepareOverlay } from '../../src/host/disk/prepare-overlay.ts';
-import { writeSidecar } from '../../src/host/disk/sidecar.ts';
+import {
+  type NoteLoss,
+  overlayPaths,
+  prepareOverlay,
+  writeSidecar,
+} from '../../src/host/disk/overlay-files.ts';
 import { findUnsavedWrites } from '../../src/host/reconciler/local-vm.ts';
 import { readLoss, vmFolder, writeLoss } from '../../src/host/vm/record.ts';
 import { type InstanceId, isId, newId } from '../../src/shared/ids.ts';

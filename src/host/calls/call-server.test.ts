@@ -1,8 +1,11 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { test } from 'node:test';
 import type { CallAnswer, PendingCall } from '../../protocol/host-calls.ts';
 import type { InstanceId } from '../../shared/ids.ts';
-import { CallServer } from './call-server.ts';
+import type { Machine } from '../vm/machine.ts';
+import { CallServer, dialSshd } from './call-server.ts';
 
 const instance_id = 'inst_01h0000000000000000000000' as InstanceId;
 const call: PendingCall = { id: 'call', call: { kind: 'console', instance_id, vm_id: 'vm_1' } as never };
@@ -69,4 +72,18 @@ test('an agent that ends does not wait for a VM that cannot be adopted', async (
   const context = { client, log: { warn: () => undefined } };
   await new CallServer(context as never, () => never as never, {} as never).run(stop.signal);
   assert.ok(stop.signal.aborted);
+});
+
+test('a connection that its VM breaks before it reaches its caller is closed, and nothing else', async (t) => {
+  const sshd = createServer().listen(0, '127.0.0.1');
+  t.after(() => sshd.close());
+  await once(sshd, 'listening');
+  const accepted = once(sshd, 'connection') as Promise<[Socket]>;
+  const { port } = sshd.address() as AddressInfo;
+  const socket = await dialSshd({ record: { network: { kind: 'user', ssh_forward_port: port } } } as Machine);
+  const [theirs] = await accepted;
+  theirs.resetAndDestroy();
+  // Not by `once`, which would be there for an error too.
+  await new Promise((resolve) => socket.on('close', resolve));
+  assert.equal(socket.errored?.message, 'read ECONNRESET');
 });

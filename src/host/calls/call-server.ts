@@ -1,17 +1,24 @@
 /**
- * Executes calls that API callers wait for (commands, execs, files, consoles, metrics): polls the control plane for calls, executes them in
+ * Executes calls that API callers wait for (commands, execs, files, ports, consoles, metrics): polls the control plane for calls, executes them in
  * parallel, and answers each once. An answer that cannot be delivered is dropped: the caller's request has ended too.
  */
-
+import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
+import { open } from 'node:fs/promises';
+import { connect, type Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
 import {
   type CallAnswer,
   type CallFailure,
+  type ConsoleLogResult,
   type HostCall,
+  notListeningMessage,
   type PendingCall,
   RESULTS,
 } from '../../protocol/host-calls.ts';
 import { fits } from '../../protocol/schemas.ts';
-import { messageOf } from '../../shared/errors.ts';
+import { rfc3339 } from '../../shared/clock.ts';
+import { errnoOf, messageOf } from '../../shared/errors.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
 import { joinStreams } from '../../shared/streams.ts';
@@ -23,14 +30,13 @@ import {
   GuestAgentTimeoutError,
 } from '../guest/guest-agent.ts';
 import type { HostContext } from '../host-context.ts';
+import { sshEndpoint } from '../network/addresses.ts';
 import type { VmRunner } from '../reconciler/vm-runner.ts';
+import { type Arrival, readArrivals } from '../vm/console-log.ts';
+import { DrainedError, NotListeningError } from '../vm/guest-ports.ts';
 import type { Machine } from '../vm/machine.ts';
 import { vmFolder } from '../vm/record.ts';
-import { CallError } from './call-error.ts';
-import { controlExec, readExec, runCommand, startExec } from './exec-calls.ts';
-import { serveFiles } from './file-calls.ts';
-import { dialSshd, joinPort, openPort } from './open-port.ts';
-import { readConsole, readTimedConsole } from './read-console.ts';
+import { CallError, controlExec, readExec, runCommand, serveFiles, startExec } from './exec-calls.ts';
 import type { VmMeters } from './vm-meters.ts';
 
 const ANSWER_TRIES = 3;
@@ -187,4 +193,106 @@ function failureOf(error: unknown): CallFailure {
     return { code: 'not_running', message: 'The VM powered off or was restarted meanwhile.' };
   }
   return { code: 'failed', message: `The host could not do it: ${messageOf(error)}` };
+}
+
+/**
+ * The ways into a guest's TCP ports, for the ingress and for API callers.
+ * The address on this machine. @throws CallError not_running, not_listening
+ */
+export async function openPort(machine: Machine, port: number): Promise<string> {
+  try {
+    return await machine.ports.open(port);
+  } catch (error) {
+    throw asCallError(error, port);
+  }
+}
+
+/** Joins a connection to the port with the caller's stream, which is opened once the guest has accepted. @throws as openPort */
+async function joinPort(machine: Machine, port: number, openStream: () => Promise<Duplex>): Promise<void> {
+  const socket = await machine.ports.connect(port).catch((error: unknown) => {
+    throw asCallError(error, port);
+  });
+  try {
+    joinStreams(await openStream(), socket);
+  } catch (error) {
+    socket.destroy();
+    throw error;
+  }
+}
+
+function asCallError(error: unknown, port: number): unknown {
+  if (error instanceof NotListeningError) return new CallError('not_listening', notListeningMessage(port));
+  if (error instanceof DrainedError)
+    return new CallError('not_running', 'The VM stops, restarts or suspends.');
+  return error;
+}
+
+const DIAL_MS = 5_000;
+
+/**
+ * A connection to a VM's sshd for the ingress of another machine: only this host reaches its guests.
+ * @throws CallError not_running
+ */
+export async function dialSshd({ record }: Machine): Promise<Socket> {
+  const socket = connect({ ...sshEndpoint(record.network), noDelay: true, allowHalfOpen: true });
+  try {
+    await once(socket, 'connect', { signal: AbortSignal.timeout(DIAL_MS) });
+    // The VM may end before the other stream is connected.
+    socket.on('error', () => socket.destroy());
+    return socket;
+  } catch (error) {
+    socket.destroy();
+    throw new CallError('not_running', `The guest's sshd cannot be reached: ${messageOf(error)}`);
+  }
+}
+
+const LINE_FEED = 0x0a;
+/** For a line of a time that is not known. */
+const NO_TIME = '-';
+
+/** The end of a VM's console log. */
+async function readConsole(log_path: string, max_bytes: number): Promise<ConsoleLogResult> {
+  try {
+    await using file = await open(log_path, 'r');
+    const { size } = await file.stat();
+    const length = Math.min(size, max_bytes);
+    const { buffer, bytesRead } = await file.read(Buffer.alloc(length), 0, length, size - length);
+    // Invalid UTF-8 becomes U+FFFD, also a character cut in two at the beginning.
+    return { text: buffer.subarray(0, bytesRead).toString('utf8') };
+  } catch (error) {
+    if (errnoOf(error) === 'ENOENT') return { text: '' };
+    throw error;
+  }
+}
+
+/** The same with the time at which each line began to arrive, in front of it. At most `max_bytes` with the times. */
+export function readTimedConsole(log_path: string, max_bytes: number): ConsoleLogResult {
+  try {
+    // Both at once: nothing is appended or dropped in between.
+    return { text: timedText(readFileSync(log_path), readArrivals(log_path), max_bytes) };
+  } catch (error) {
+    if (errnoOf(error) === 'ENOENT') return { text: '' };
+    throw error;
+  }
+}
+
+function timedText(log: Buffer, arrivals: readonly Arrival[], max_bytes: number): string {
+  const lines: string[] = [];
+  let left_bytes = max_bytes;
+  let nth = arrivals.length - 1;
+  for (let end = log.length; end > 0 && left_bytes > 0; ) {
+    // A line feed belongs to the line that it ends.
+    const begin = end === 1 ? 0 : log.lastIndexOf(LINE_FEED, end - 2) + 1;
+    while (nth >= 0 && (arrivals[nth]?.offset ?? 0) > begin) nth -= 1;
+    const arrival = arrivals[nth];
+    const time = arrival ? rfc3339(new Date(arrival.at_ms)) : NO_TIME;
+    const bytes = end - begin + time.length + 1;
+    // A line that is longer than the limit is cut at its beginning.
+    if (bytes > left_bytes && lines.length > 0) break;
+    const shown = log.subarray(Math.max(begin, end - left_bytes + time.length + 1), end);
+    lines.push(`${time} ${shown.toString('utf8')}`);
+    left_bytes -= bytes;
+    end = begin;
+  }
+  return lines.reverse().join('');
 }

@@ -1,16 +1,37 @@
-/** Calls about execs: start, signal, resize, input, and streams to their readers. */
+/**
+ * Calls about execs, commands and files of a guest: start, signal, resize and input of an exec, streams to its readers; a command with its
+ * whole output; and tasks with files, each joined to a stream to the control plane.
+ */
+
 import type { Duplex } from 'node:stream';
 import type { ExecControlResult, ExecStartResult } from '../../protocol/exec-types.ts';
-import { EXEC_OUTPUT_BYTES, type ExecResult, type HostCall } from '../../protocol/host-calls.ts';
+import { decodePath } from '../../protocol/file-stream.ts';
+import {
+  type CallFailure,
+  EXEC_OUTPUT_BYTES,
+  type ExecResult,
+  type HostCall,
+} from '../../protocol/host-calls.ts';
+import { joinStreams } from '../../shared/streams.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
 import type { Exec } from '../execs/exec.ts';
 import { TO_GUEST } from '../execs/exec-channel.ts';
-import { serveReader } from '../execs/exec-reader.ts';
-import type { HostExecs } from '../execs/host-execs.ts';
+import { GuestTask } from '../execs/guest-task.ts';
+import { type HostExecs, serveReader } from '../execs/host-execs.ts';
 import { ExecsUnavailableError, type VmExecs } from '../execs/vm-execs.ts';
 import { runUserCommand } from '../guest/user-command.ts';
 import type { Machine } from '../vm/machine.ts';
-import { CallError } from './call-error.ts';
+
+/** Why a call failed, with a message for its caller. */
+export class CallError extends Error {
+  override name = 'CallError';
+  readonly code: CallFailure['code'];
+
+  constructor(code: CallFailure['code'], message: string) {
+    super(message);
+    this.code = code;
+  }
+}
 
 type CallOf<K extends HostCall['kind']> = Extract<HostCall, { kind: K }>;
 
@@ -89,14 +110,15 @@ function find(
   throw new CallError('gone', 'This host does not have the exec, or its output, any more.');
 }
 
-/** Runs a caller's command in the guest. Bounded per VM: a flush's freeze shares the agent's one channel. */
-
 const COMMANDS_A_VM = 8;
 const SIGNALLED = 128;
 
 const running = new WeakMap<Machine, number>();
 
-/** @throws CallError not_running, guest_silent, busy; the guest agent's errors */
+/**
+ * Runs a caller's command in the guest. Bounded per VM: a flush's freeze shares the agent's one channel.
+ * @throws CallError not_running, guest_silent, busy; the guest agent's errors
+ */
 export async function runCommand(
   machine: Machine,
   { command, stdin, timeout_ms }: Extract<HostCall, { kind: 'exec' }>,
@@ -137,4 +159,61 @@ export async function runCommand(
   } finally {
     running.set(machine, (running.get(machine) ?? 1) - 1);
   }
+}
+
+type FileCall = Extract<HostCall, { kind: 'file' }>;
+
+/**
+ * Calls about the guest's files: each is a task of the guest's supervisor, joined to a stream to the control plane.
+ * Serves the call in the background once its stream is open. @throws CallError not_running, guest_silent, busy; the guest agent's errors
+ */
+export async function serveFiles(
+  execs: HostExecs,
+  machine: Machine,
+  { instance_id, action }: FileCall,
+  openStream: () => Promise<Duplex>,
+): Promise<void> {
+  if (machine.view === 'off') throw new CallError('not_running', 'The VM is no longer running.');
+  if (machine.view === 'booting')
+    throw new CallError('guest_silent', 'The guest has just rebooted, or its host was started again.');
+  const vm = execs.of(instance_id);
+  if (!vm) throw new CallError('not_running', 'The VM is no longer running.');
+  const task = await vm.startTask(machine, wordsOf(action)).catch((error: unknown) => {
+    if (!(error instanceof ExecsUnavailableError)) throw error;
+    throw new CallError('guest_silent', "The guest's exec supervisor does not answer. Try again shortly.");
+  });
+  if (!(task instanceof GuestTask))
+    throw new CallError('busy', `The guest could not start it: ${untrustedText(task.issue)}`);
+  task.on('error', () => task.destroy());
+  try {
+    joinStreams(await openStream(), task);
+  } catch (error) {
+    task.destroy();
+    throw error;
+  }
+}
+
+/** As the verbs of file-tasks.pl take them. */
+export function wordsOf(action: FileCall['action']): Buffer[] {
+  const words = [Buffer.from(action.verb), bytesOf(action.path)];
+  switch (action.verb) {
+    case 'read':
+      return words;
+    case 'write':
+    case 'directory':
+      return [...words, Buffer.from(action.mode ?? ''), Buffer.from(action.user ?? '')];
+    case 'list':
+      return [...words, bytesOf(action.after ?? ''), Buffer.from(String(action.count))];
+    case 'remove':
+      return [...words, Buffer.from(action.recursive ? '1' : '')];
+    case 'move':
+      return [...words, bytesOf(action.to)];
+  }
+}
+
+/** @throws CallError failed */
+function bytesOf(path: string): Buffer {
+  const bytes = decodePath(path);
+  if (bytes === null || bytes.includes(0)) throw new CallError('failed', 'The path is malformed.');
+  return bytes;
 }

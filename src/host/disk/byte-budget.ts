@@ -5,7 +5,7 @@
 import type { BlockBuffers } from '../../disk-format/block-buffers.ts';
 import { assert } from '../../shared/assert.ts';
 import { release } from '../../shared/release.ts';
-import type { PayloadRooms } from './nbd-export.ts';
+import type { PayloadRooms } from './nbd-protocol.ts';
 
 interface Waiter {
   readonly bytes: number;
@@ -67,14 +67,13 @@ export class ByteBudget {
   }
 }
 
+/** Smaller buffers are not kept: they come from memory that the process has. */
+const KEEP_MIN_BYTES = 128 * 1024;
+
 /**
  * Reuses the payload buffers of one connection for payloads of the same length. New memory costs a page fault each 4 KiB,
  * which takes longer than copying into it. QEMU's backup mostly sends 1 MiB at a time.
  */
-
-/** Smaller buffers are not kept: they come from memory that the process has. */
-const KEEP_MIN_BYTES = 128 * 1024;
-
 export class PayloadBuffers {
   readonly #limit_bytes: number;
   readonly #kept: Buffer[] = [];
@@ -120,7 +119,6 @@ export class PayloadBuffers {
  * Lends the buffers of a flush's batches, so that the NBD server reads payloads straight into them. A payload that is a
  * whole batch is then packed in place, without a copy.
  */
-
 export class BatchRooms implements PayloadRooms {
   readonly #buffers: BlockBuffers;
   readonly #batch_bytes: number;

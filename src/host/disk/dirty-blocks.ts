@@ -7,8 +7,7 @@
  */
 import { assert, present } from '../../shared/assert.ts';
 import { DEVICES, NODES } from '../qemu/qemu-command.ts';
-import type { QmpClient } from '../qemu/qmp-client.ts';
-import type { BlockNodeInfo, BlockStats } from '../qemu/qmp-types.ts';
+import type { BlockNodeInfo, BlockStats, QmpClient } from '../qemu/qmp-client.ts';
 
 export const DIRTY_BITMAP = 'dirty';
 /** Bytes: the unit of dirty tracking, of segments and of restore. */

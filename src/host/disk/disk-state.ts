@@ -19,12 +19,20 @@ import { backoffMs, pause } from '../../shared/retry.ts';
 import { syncFile } from '../durable-file.ts';
 import type { HostContext } from '../host-context.ts';
 import { type FoundOverlay, judgeOverlay, type OverlayVerdict, type RanSince } from './judge-overlay.ts';
-import { inspectOverlay, overlayPaths, removeOverlay } from './overlay-files.ts';
-import { type Filled, type OverlaySidecar, readSidecar, writeSidecar } from './sidecar.ts';
+import {
+  type Filled,
+  inspectOverlay,
+  type OverlaySidecar,
+  overlayPaths,
+  readSidecar,
+  removeOverlay,
+  writeSidecar,
+} from './overlay-files.ts';
 
-/** The outcomes of a commit to a disk, and the retries until the outcome is known. */
-
-/** Another placement has the disk. This machine must end, and its writes since its last commit are void. */
+/**
+ * The outcomes of a commit to a disk, and the retries until the outcome is known.
+ * Another placement has the disk. This machine must end, and its writes since its last commit are void.
+ */
 export class FencedError extends Error {
   override name = 'FencedError';
 }

@@ -37,8 +37,7 @@ import { SegmentWriter, type WrittenSegment } from '../../disk-format/segment-wr
 import type { ObjectStore } from '../../object-store/object-store.ts';
 import { assert } from '../../shared/assert.ts';
 import { BatchRooms, ByteBudget } from './byte-budget.ts';
-import { NbdError, type NbdExport } from './nbd-export.ts';
-import { NBD_EINVAL } from './nbd-protocol.ts';
+import { NBD_EINVAL, NbdError, type NbdExport } from './nbd-protocol.ts';
 
 export interface FlushSinkOptions {
   readonly store: ObjectStore;

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { VmId } from '../../shared/ids.ts';
 import { type FoundOverlay, isLost, judgeOverlay, type RanSince } from './judge-overlay.ts';
-import type { OverlaySidecar } from './sidecar.ts';
+import type { OverlaySidecar } from './overlay-files.ts';
 
 /** A row for every way in which file, sidecar, head and database can disagree; `any`: it makes no difference. */
 interface Row {

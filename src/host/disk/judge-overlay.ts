@@ -8,7 +8,7 @@
  * - A torn overlay is never used.
  */
 import type { Assignment, LineageResponse } from '../../protocol/types.ts';
-import type { OverlaySidecar } from './sidecar.ts';
+import type { OverlaySidecar } from './overlay-files.ts';
 
 export interface FoundOverlay {
   /** `damaged`: the header is not one that Berth's QEMU writes. */

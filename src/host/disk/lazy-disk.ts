@@ -17,8 +17,7 @@ import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts'
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
-import { NbdError, type NbdExport } from './nbd-export.ts';
-import { NBD_EIO } from './nbd-protocol.ts';
+import { NBD_EIO, NbdError, type NbdExport } from './nbd-protocol.ts';
 import { type RunCache, RunIndex } from './run-cache.ts';
 
 /** Blocks whose first reads are recorded: 256 MiB. */

@@ -1,5 +1,5 @@
 /**
- * An overlay that is not whole yet: our NBD export below it, from which its QEMU reads, and the filling beside it.
+ * An overlay of a lazily started VM, which is not whole yet: our NBD export below it, from which its QEMU reads, and the filling beside it.
  *
  *   open ──▶ (QEMU starts or is adopted) ──▶ fill ──▶ detached: QEMU reads the image itself, and the export is closed
  *
@@ -9,18 +9,22 @@
  * - the filling pauses during a flush, and no flush begins while reads wait: QEMU drains its reads before it takes a point in
  *   time, and its guest is paused until then.
  */
+
 import { chmod, type FileHandle, open } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
+import { BLOCK_BYTES, FRAME_KIND, type SegmentCorruptError } from '../../disk-format/segment-format.ts';
+import { Signal } from '../../shared/concurrency.ts';
+import { messageOf } from '../../shared/errors.ts';
+import type { Log } from '../../shared/log.ts';
+import { backoffMs, pause } from '../../shared/retry.ts';
 import type { HostContext } from '../host-context.ts';
-import { NODES, overlayNode } from '../qemu/qemu-command.ts';
+import { prepareRuntimeDir, takeRuntimeDir, type VmUser } from '../qemu/confinement.ts';
+import { type LazyBacking, NODES, overlayNode } from '../qemu/qemu-command.ts';
 import type { QmpClient } from '../qemu/qmp-client.ts';
-import { prepareRuntimeDir, takeRuntimeDir, type VmUser } from '../qemu/uid.ts';
-import type { LazyBacking } from '../qemu/vm-spec.ts';
 import { type DiskState, FencedError, type Placement } from './disk-state.ts';
-import { OverlayFill } from './fill-overlay.ts';
-import { LazyDisk } from './lazy-disk.ts';
+import { BOOT_ORDER_MAX, DamagedError, LazyDisk } from './lazy-disk.ts';
 import { NbdClient } from './nbd-client.ts';
+import { NbdError } from './nbd-protocol.ts';
 import { NbdServer } from './nbd-server.ts';
 
 const EXPORT = 'lazy';
@@ -210,11 +214,6 @@ export class LazyOverlay {
   }
 }
 
-/**
- * QEMU's own read-only NBD export of a VM's overlay, for this agent alone. The filling copies through it, and a flush syncs the
- * overlay through it. QEMU's NBD server starts at the first use and ends with QEMU.
- */
-
 const OVERLAY_EXPORT = 'overlay';
 /** The filling's and a flush's, and one of each that is being closed. */
 const OVERLAY_CONNECTIONS = 4;
@@ -226,6 +225,10 @@ export interface OverlayExportOptions {
   readonly owner: VmUser | null;
 }
 
+/**
+ * QEMU's own read-only NBD export of a VM's overlay, for this agent alone. The filling copies through it, and a flush syncs the
+ * overlay through it. QEMU's NBD server starts at the first use and ends with QEMU.
+ */
 export class OverlayExport {
   readonly #options: OverlayExportOptions;
   #served: Promise<void> | undefined;
@@ -287,4 +290,273 @@ export class OverlayExport {
       writable: false,
     });
   }
+}
+
+const FILL_BYTES_PER_SECOND = 32 * 1024 * 1024;
+/**
+ * QEMU copies whole clusters of the overlay. Requests must be whole clusters too: QEMU 7.2 fails an assertion
+ * (`skip_bytes < pnum`) at a copy-on-read that begins inside a cluster that has some sub-clusters.
+ */
+const CLUSTER_BLOCKS = 2;
+/** In one request. Bounds how long it blocks the guest, and QEMU's memory for it. */
+const RANGE_BLOCKS = 16;
+const PREFETCHES = 6;
+/** After the guest is up: its services still start. */
+const AFTER_BOOT_MS = 3_000;
+/** The disk is filled even if the guest never comes up. */
+const BOOT_WAIT_MS = 120_000;
+const RETRY_MS = 10_000;
+const RETRY_DAMAGED_MS = 300_000;
+
+export interface OverlayFillOptions {
+  readonly exported: OverlayExport;
+  readonly lazy: LazyDisk;
+  /** False if the overlay has nearly everything: the rest is fetched when QEMU reads it. */
+  readonly fetch_ahead: boolean;
+  /** Blocks that the last boot read first. */
+  readonly order: readonly number[];
+  readonly log: Log;
+  readonly reportOrder: (blocks: readonly number[]) => Promise<void>;
+  /** The overlay is whole, and synced to the disk. */
+  readonly filled: () => Promise<void>;
+  /** The host's disk does not take the overlay. */
+  readonly syncFailed: () => Promise<void>;
+  readonly bytes_per_second?: number;
+  /** Between the guest being up and the filling. */
+  readonly after_boot_ms?: number;
+  /** The base of the backoff after a failure. */
+  readonly retry_ms?: number;
+}
+
+/** Neighbouring blocks of the disk. */
+interface Range {
+  readonly first: number;
+  readonly count: number;
+}
+
+/**
+ * Copies a lazily started VM's disk into its overlay until it is whole, beside the guest.
+ *
+ * QEMU itself copies: an NBD CACHE request on its own read-only export of the overlay is a copy-on-read. It skips what the guest
+ * has written, is atomic with the guest's writes, and marks nothing dirty (docs/adr/0013-lazy-restore.md). Each range is first
+ * fetched into our memory, so that the copy, which blocks the guest's requests to that range, is short.
+ *
+ * Order: first, without delay, the ranges that the last boot read first. When the guest is up, the rest in the order of the
+ * segments, at a limited rate. Progress is not recorded, because QEMU skips existing clusters.
+ */
+export class OverlayFill {
+  readonly #options: OverlayFillOptions;
+  readonly #stopping = new AbortController();
+  readonly #booted = new AbortController();
+  #done: Promise<void> = Promise.resolve();
+  #client: NbdClient | undefined;
+  /** The overlay is whole, and synced to the disk. */
+  #whole = false;
+  #copies = 0;
+  /** Flushes under way. */
+  #pauses = 0;
+  readonly #changed = new Signal();
+
+  constructor(options: OverlayFillOptions) {
+    this.#options = options;
+  }
+
+  start(): void {
+    this.#options.lazy.record();
+    this.#done = this.#runUntilDone();
+  }
+
+  booted(): void {
+    this.#booted.abort();
+  }
+
+  /** Pauses: resolves when no copy is under way, with the function that resumes. @throws the signal's reason */
+  async pause(signal?: AbortSignal): Promise<() => void> {
+    this.#pauses += 1;
+    let over = false;
+    const resume = () => {
+      if (!over) this.#pauses -= 1;
+      over = true;
+      this.#changed.notify();
+    };
+    const { signal: stopping } = this.#stopping;
+    const either = signal ? AbortSignal.any([stopping, signal]) : stopping;
+    // A copy lasts as long as QEMU does not answer.
+    while (this.#copies > 0 && !either.aborted) await this.#changed.wait({ signal: either });
+    if (!signal?.aborted) return resume;
+    resume();
+    throw signal.reason;
+  }
+
+  async stop(): Promise<void> {
+    this.#stopping.abort(new Error('the filling is stopped'));
+    this.#client?.destroy();
+    await this.#done;
+  }
+
+  /** Retries: a QEMU that was silent for a moment must not end the filling. */
+  async #runUntilDone(): Promise<void> {
+    const { log, retry_ms = RETRY_MS } = this.#options;
+    const { signal } = this.#stopping;
+    for (let attempt = 0; !signal.aborted; attempt++) {
+      try {
+        return await this.#run();
+      } catch (error) {
+        this.#client?.destroy();
+        this.#client = undefined;
+        if (signal.aborted) return;
+        log.warn({ reason: messageOf(error) }, 'filling the overlay failed; it is tried again');
+        await pause(backoffMs(attempt, retry_ms, RETRY_DAMAGED_MS), signal);
+      }
+    }
+  }
+
+  async #run(): Promise<void> {
+    if (!this.#whole) await this.#copyAll();
+    if (!this.#whole) return;
+    await this.#exclusively(async () => {
+      await this.#client?.disconnect();
+      this.#client = undefined;
+      await this.#options.filled();
+    });
+  }
+
+  async #copyAll(): Promise<void> {
+    const { lazy, order, log } = this.#options;
+    const { signal } = this.#stopping;
+    this.#client = await this.#options.exported.connect(signal);
+    const { map } = await lazy.contents();
+    const known = order.filter((block) => map.has(block));
+    await this.#prefetch(known);
+    await this.#untilBooted();
+    if (signal.aborted) return;
+    await this.#reportOrder(known);
+    let pending: Iterable<Range> = await this.#ranges();
+    for (;;) {
+      const { failed, damaged } = await this.#fill(pending);
+      if (signal.aborted) return;
+      if (failed.length === 0) break;
+      log.warn(
+        { ranges: failed.length, damaged },
+        'not all of the overlay could be filled; it is tried again',
+      );
+      await pause(damaged ? RETRY_DAMAGED_MS : RETRY_MS, signal);
+      pending = failed;
+    }
+    await this.#exclusively(async () => this.#client?.flush()).catch(async (error: unknown) => {
+      if (error instanceof NbdError) await this.#options.syncFailed();
+      throw error;
+    });
+    this.#whole = true;
+  }
+
+  /** At full speed: a guest waits for these. The filling repeats what fails. */
+  async #prefetch(blocks: readonly number[]): Promise<void> {
+    const clusters = [...new Set(blocks.map((block) => block - (block % CLUSTER_BLOCKS)))].values();
+    const worker = async (): Promise<void> => {
+      for (const first of clusters) {
+        if (this.#stopping.signal.aborted) return;
+        await this.#copy({ first, count: CLUSTER_BLOCKS }).catch(() => undefined);
+      }
+    };
+    await Promise.all(Array.from({ length: PREFETCHES }, worker));
+  }
+
+  async #untilBooted(): Promise<void> {
+    const either = AbortSignal.any([this.#stopping.signal, this.#booted.signal]);
+    await pause(BOOT_WAIT_MS, either);
+    await pause(this.#options.after_boot_ms ?? AFTER_BOOT_MS, this.#stopping.signal);
+  }
+
+  /** The guest's reads of prefetched blocks do not pass here. So the new order is the known one, followed by the other first reads. */
+  async #reportOrder(known: readonly number[]): Promise<void> {
+    const { lazy, reportOrder, log } = this.#options;
+    const blocks = [...new Set([...known, ...lazy.takeFirstReads()])].slice(0, BOOT_ORDER_MAX);
+    if (blocks.length === known.length) return;
+    await reportOrder(blocks).catch((error: unknown) =>
+      log.debug({ reason: messageOf(error) }, 'the boot order could not be reported'),
+    );
+  }
+
+  /** All blocks of the map in the order to fetch them; zeroes, which need no fetch, last. The map may change meanwhile. */
+  async #ranges(): Promise<Iterable<Range>> {
+    const { map, index } = await this.#options.lazy.contents();
+    const zeroes: number[] = [];
+    for (const { block, kind } of map.inBlockOrder()) if (kind === FRAME_KIND.zero) zeroes.push(block);
+    return (function* () {
+      for (let run = 0; run < index.count; run++) yield* rangesOf(index.blocksOf(run).toSorted());
+      yield* rangesOf(zeroes);
+    })();
+  }
+
+  async #fill(ranges: Iterable<Range>): Promise<{ failed: Range[]; damaged: boolean }> {
+    const { lazy, bytes_per_second = FILL_BYTES_PER_SECOND } = this.#options;
+    const { signal } = this.#stopping;
+    const failed: Range[] = [];
+    let damaged = false;
+    for (const range of ranges) {
+      if (signal.aborted) break;
+      const began_ms = performance.now();
+      const before = lazy.served_bytes;
+      try {
+        await this.#copy(range);
+      } catch (error) {
+        // Any other error means that the connection has ended.
+        if (!(error instanceof NbdError) || signal.aborted) throw error;
+        damaged ||= error instanceof DamagedError;
+        failed.push(range);
+      }
+      // The guest's own reads count too, and have priority.
+      const due_ms = ((lazy.served_bytes - before) / bytes_per_second) * 1000;
+      const early_ms = due_ms - (performance.now() - began_ms);
+      if (early_ms >= 1) await pause(early_ms, signal);
+    }
+    return { failed, damaged };
+  }
+
+  async #copy({ first, count }: Range): Promise<void> {
+    const { lazy, fetch_ahead } = this.#options;
+    const from = first - (first % CLUSTER_BLOCKS);
+    const to = Math.ceil((first + count) / CLUSTER_BLOCKS) * CLUSTER_BLOCKS;
+    if (fetch_ahead) await lazy.prefetch(Array.from({ length: to - from }, (_, i) => from + i));
+    const offset = from * BLOCK_BYTES;
+    const length = Math.min(to * BLOCK_BYTES, lazy.size_bytes) - offset;
+    try {
+      await this.#exclusively(async () => this.#client?.cache(offset, length));
+    } catch (error) {
+      // QEMU read for this copy. If its guest reads the same damage, it meets it again.
+      lazy.takeDamage();
+      throw error;
+    }
+  }
+
+  /** Waits while a flush is under way. */
+  async #exclusively(work: () => Promise<void>): Promise<void> {
+    const { signal } = this.#stopping;
+    while (this.#pauses > 0 && !signal.aborted) await this.#changed.wait({ signal });
+    signal.throwIfAborted();
+    this.#copies += 1;
+    try {
+      await work();
+    } finally {
+      this.#copies -= 1;
+      this.#changed.notify();
+    }
+  }
+}
+
+/** Rising block numbers as ranges of neighbours. */
+function* rangesOf(blocks: Iterable<number>): Generator<Range> {
+  let first = -1;
+  let count = 0;
+  for (const block of blocks) {
+    if (count > 0 && block === first + count && count < RANGE_BLOCKS) {
+      count += 1;
+      continue;
+    }
+    if (count > 0) yield { first, count };
+    first = block;
+    count = 1;
+  }
+  if (count > 0) yield { first, count };
 }

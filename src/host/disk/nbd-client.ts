@@ -7,7 +7,6 @@
 import { createConnection, type Socket } from 'node:net';
 import { assert } from '../../shared/assert.ts';
 import { ByteBudget } from './byte-budget.ts';
-import { NbdError } from './nbd-export.ts';
 import {
   encodeOption,
   encodeRequest,
@@ -29,11 +28,11 @@ import {
   NBD_SIMPLE_REPLY_MAGIC,
   NBD_STRUCTURED_REPLY_MAGIC,
   NBD_TRANSMISSION,
+  NbdError,
+  SocketReader,
 } from './nbd-protocol.ts';
-import { SocketReader } from './socket-reader.ts';
 
 /** The client side of the fixed newstyle handshake: selects an export with NBD_OPT_GO. */
-
 export class NbdProtocolError extends Error {
   override name = 'NbdProtocolError';
 }
@@ -147,10 +146,6 @@ async function need(reader: SocketReader, length: number): Promise<Buffer> {
   if (!bytes) throw new NbdProtocolError('the server disconnected during the handshake');
   return bytes;
 }
-
-/**
- * Matches the server's replies, simple and structured, to the client's requests. An invalid reply ends the connection.
- */
 
 /** A range of the export with one status. Consecutive extents are adjacent. */
 export interface AllocationExtent {
@@ -304,6 +299,9 @@ const REQUEST_CHARGE_BYTES = 16 * 1024;
 /** Requests without payload are split too, below the u32 limit and aligned. */
 const MAX_RANGE_BYTES = 1024 * 1024 * 1024;
 
+/**
+ * Matches the server's replies, simple and structured, to the client's requests. An invalid reply ends the connection.
+ */
 export class NbdClient {
   readonly size_bytes: number;
   readonly min_block_bytes: number;

@@ -1,7 +1,11 @@
 /**
- * Constants and layouts of the NBD protocol, fixed newstyle
- * (https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md). Integers are big-endian.
+ * What client and server of NBD share: constants and layouts of the protocol, fixed newstyle
+ * (https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md, integers are big-endian), the interface of a disk that is served,
+ * and exact reads from a socket.
  */
+import type { Socket } from 'node:net';
+import { assert } from '../../shared/assert.ts';
+import { release } from '../../shared/release.ts';
 
 export const NBD_MAGIC = 0x4e42444d41474943n; // "NBDMAGIC"
 export const NBD_IHAVEOPT = 0x49484156454f5054n; // "IHAVEOPT"
@@ -98,6 +102,10 @@ export interface NbdRequest {
   readonly length: number;
 }
 
+/**
+ * Constants and layouts of the NBD protocol, fixed newstyle
+ * (https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md). Integers are big-endian.
+ */
 export function encodeRequest({ flags, type, cookie, offset, length }: NbdRequest): Buffer {
   const out = Buffer.allocUnsafe(REQUEST_BYTES);
   out.writeUInt32BE(NBD_REQUEST_MAGIC, 0);
@@ -152,4 +160,126 @@ export function encodeString(text: string): Buffer {
   const head = Buffer.allocUnsafe(4);
   head.writeUInt32BE(bytes.length, 0);
   return Buffer.concat([head, bytes]);
+}
+
+/** Offsets and lengths are in bytes, within `size_bytes`, and multiples of `min_block_bytes`. */
+export interface NbdExport {
+  readonly size_bytes: number;
+  readonly read_only: boolean;
+  /** A power of two from 1 to 65,536 that divides `size_bytes`. */
+  readonly min_block_bytes: number;
+  /** Resolves with exactly `length` bytes in a new buffer, which the server releases. */
+  read?(offset: number, length: number): Promise<Buffer>;
+  /** Buffers for payloads. Without one, the server uses its own. */
+  readonly rooms?: PayloadRooms;
+  /** Once this settles, the server releases `data`, or gives it back to `rooms`. */
+  write?(offset: number, data: Buffer): Promise<void>;
+  /** Makes the range read as zeroes, fast for any length. Also used for TRIM. */
+  writeZeroes?(offset: number, length: number): Promise<void>;
+  flush?(): Promise<void>;
+}
+
+/** An export's own buffers for payloads. */
+export interface PayloadRooms {
+  /** A buffer of `length` bytes with arbitrary content; undefined: none is free. */
+  take(length: number): Buffer | undefined;
+  /** Called with each buffer after its request, also for one that `write` has kept. */
+  give(room: Buffer): void;
+}
+
+/**
+ * The interface of a disk that the NBD server serves under a name.
+ * A failure with an NBD error number. The reply to any other error is EIO.
+ */
+export class NbdError extends Error {
+  override name = 'NbdError';
+  /** A Linux errno number, as on the wire. */
+  readonly errno: number;
+
+  constructor(errno: number, message: string) {
+    super(message);
+    this.errno = errno;
+  }
+}
+
+const HIGH_WATER_BYTES = 256 * 1024;
+
+interface Wanted {
+  readonly into: Buffer;
+  filled: number;
+  readonly resolve: (bytes: Buffer | undefined) => void;
+}
+
+/**
+ * Exact reads from a socket with bounded buffering: the socket is paused while no read is pending, which gives backpressure.
+ * Large reads are filled directly. The socket's chunks are released as soon as they are used up.
+ */
+export class SocketReader {
+  readonly #socket: Socket;
+  readonly #chunks: Buffer[] = [];
+  #buffered = 0;
+  #wanted: Wanted | undefined;
+  #ended = false;
+
+  constructor(socket: Socket) {
+    this.#socket = socket;
+    socket.on('data', (chunk: Buffer) => this.#push(chunk));
+    for (const event of ['end', 'close', 'error'] as const) socket.on(event, () => this.stop());
+  }
+
+  /** Reads `length` bytes. Undefined when the stream ends first. One read at a time. */
+  read(length: number): Promise<Buffer | undefined> {
+    return this.fill(Buffer.allocUnsafe(length));
+  }
+
+  /** Fills `into` and returns it. Undefined when the stream ends first. One read at a time. */
+  fill(into: Buffer): Promise<Buffer | undefined> {
+    assert(!this.#wanted, 'one read at a time');
+    const { length } = into;
+    let filled = 0;
+    while (filled < length) {
+      const chunk = this.#chunks.shift();
+      if (!chunk) break;
+      const used = chunk.copy(into, filled, 0, length - filled);
+      if (used < chunk.length) this.#chunks.unshift(chunk.subarray(used));
+      else release(chunk);
+      this.#buffered -= used;
+      filled += used;
+    }
+    if (filled === length) return Promise.resolve(into);
+    if (this.#ended) return Promise.resolve(undefined);
+    return new Promise((resolve) => {
+      this.#wanted = { into, filled, resolve };
+      this.#socket.resume();
+    });
+  }
+
+  /** Ends reading: the pending read, and later ones that the buffer cannot satisfy, return undefined. */
+  stop(): void {
+    this.#ended = true;
+    const wanted = this.#wanted;
+    this.#wanted = undefined;
+    wanted?.resolve(undefined);
+  }
+
+  #push(chunk: Buffer): void {
+    let rest = chunk;
+    const wanted = this.#wanted;
+    if (wanted) {
+      const used = chunk.copy(wanted.into, wanted.filled);
+      wanted.filled += used;
+      rest = chunk.subarray(used);
+      if (wanted.filled === wanted.into.length) {
+        this.#wanted = undefined;
+        wanted.resolve(wanted.into);
+      }
+    }
+    if (rest.length === 0) {
+      release(chunk);
+      return;
+    }
+    this.#chunks.push(rest);
+    this.#buffered += rest.length;
+    if (this.#buffered >= HIGH_WATER_BYTES) this.#socket.pause();
+  }
 }

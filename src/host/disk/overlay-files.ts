@@ -1,6 +1,6 @@
 /**
- * A VM's local disk: a qcow2 overlay `<instance id>.qcow2`, and its sidecar `<instance id>.json`, which says which head the
- * overlay equals (`sidecar.ts`).
+ * The files of a VM's local disk: a qcow2 overlay `<instance id>.qcow2`, and its sidecar `<instance id>.json`, which says which head
+ * the overlay last equalled. How they are made, checked, grown, set aside, and prepared for a launch.
  *
  * Invariants:
  * - both files are a cache: losing them loses only changes after the last committed generation;
@@ -11,20 +11,18 @@
  */
 import { execFile } from 'node:child_process';
 import { constants } from 'node:fs';
-import { chown, copyFile, mkdir, open, readdir, rename, rm, stat, statfs } from 'node:fs/promises';
+import { chown, copyFile, mkdir, open, readdir, readFile, rename, rm, stat, statfs } from 'node:fs/promises';
 import { isAbsolute, join } from 'node:path';
 import { promisify } from 'node:util';
+import type { Reason } from '../../protocol/types.ts';
 import { assert } from '../../shared/assert.ts';
 import { errnoOf, messageOf } from '../../shared/errors.ts';
-import { type InstanceId, isId } from '../../shared/ids.ts';
-import { syncFile, syncFolder } from '../durable-file.ts';
-import { asUser, CLEAN_ENV, inJail, type Jail, type JailFiles } from '../qemu/jail.ts';
-import type { VmUser } from '../qemu/uid.ts';
-
-/**
- * The header of a qcow2 file (docs/interop/qcow2.txt in QEMU's tree; numbers are big-endian): what must be known of a file that
- * somebody else could write before a program of QEMU's opens it, which follows the names of files that a header has.
- */
+import { type InstanceId, isId, type VmId } from '../../shared/ids.ts';
+import { syncFile, syncFolder, writeFileDurably } from '../durable-file.ts';
+import type { HostContext } from '../host-context.ts';
+import { asUser, CLEAN_ENV, inJail, type Jail, type JailFiles, type VmUser } from '../qemu/confinement.ts';
+import type { DiskState, Placement } from './disk-state.ts';
+import { type BootWrites, isLost, isSetAside, type OverlayVerdict } from './judge-overlay.ts';
 
 export const QCOW2_HEADER_BYTES = 112;
 const MAGIC = 'QFI\xfb';
@@ -43,7 +41,12 @@ export interface Qcow2Header {
   readonly features: bigint;
 }
 
-/** Null: it has no such header. */
+/**
+ * The header of a qcow2 file (docs/interop/qcow2.txt in QEMU's tree; numbers are big-endian): what must be known of a file that
+ * somebody else could write before a program of QEMU's opens it, which follows the names of files that a header has.
+ *
+ * Null: it has no such header.
+ */
 export function parseQcow2Header(head: Buffer): Qcow2Header | null {
   if (head.length < 72 || head.toString('latin1', 0, 4) !== MAGIC) return null;
   const version = head.readUInt32BE(4);
@@ -77,11 +80,6 @@ export function overlayProblem(header: Qcow2Header | null): string | null {
   return null;
 }
 
-/**
- * Runs qemu-img on an untrusted file. As it parses the file, it runs as the file's user (or as root without capabilities, for
- * an operator's file), in a jail with only that file if the host has jails, and with limited time and memory.
- */
-
 const run = promisify(execFile);
 const MEMORY_BYTES = 2 ** 30;
 
@@ -96,7 +94,12 @@ export interface QemuImgRun {
   readonly signal?: AbortSignal;
 }
 
-/** Rejects like execFile, with `stderr`. */
+/**
+ * Runs qemu-img on an untrusted file. As it parses the file, it runs as the file's user (or as root without capabilities, for
+ * an operator's file), in a jail with only that file if the host has jails, and with limited time and memory.
+ *
+ * Rejects like execFile, with `stderr`.
+ */
 export async function qemuImg(args: readonly string[], options: QemuImgRun): Promise<{ stdout: string }> {
   const { user, jail, files, timeout_ms, signal } = options;
   const bounded = ['prlimit', `--as=${MEMORY_BYTES}`, '--core=0', '--', options.qemu_img_binary, ...args];
@@ -294,7 +297,7 @@ export async function removeAside(folder: string, instance_id: string): Promise<
     if (name.startsWith(`${instance_id}-`)) await rm(join(aside, name), { force: true });
 }
 
-export function spaceOr(error: unknown, what: string): Error {
+function spaceOr(error: unknown, what: string): Error {
   const stderr = error instanceof Error && 'stderr' in error ? String(error.stderr).trim() : '';
   const reason = stderr || messageOf(error);
   const full =
@@ -302,4 +305,170 @@ export function spaceOr(error: unknown, what: string): Error {
   return full
     ? new NoSpaceError(`${what}: the disk is full`, { cause: error })
     : new Error(`${what}: ${reason}`, { cause: error });
+}
+
+/**
+ * What unallocated clusters of an overlay read as. `yes`: the image, because the overlay has all blocks of the head. `no`: the
+ * head. `unverified`: the head, until a check shows that the overlay has all its blocks, because its last VM was killed.
+ */
+export const FILLED = ['yes', 'no', 'unverified'] as const;
+export type Filled = (typeof FILLED)[number];
+
+export interface OverlaySidecar {
+  /** The head that the overlay's clean blocks equal. */
+  readonly generation: number;
+  readonly commit_id: string;
+  /** The VM that last opened the overlay, and the epoch of its placement. */
+  readonly vm_id: VmId;
+  readonly placement: number;
+  /** The overlay equals that head, is durable, and no VM has it open. */
+  readonly clean: boolean;
+  /**
+   * A sync of the overlay has failed. The system then forgets what it could not write, so a later sync that succeeds proves nothing:
+   * the overlay is never clean again.
+   */
+  readonly sync_failed: boolean;
+  readonly filled: Filled;
+  /** The image that it is based on. A head without generations does not name it. */
+  readonly image_version: string | null;
+}
+
+/**
+ * `<instance id>.json` beside an overlay: the head that the overlay last equalled, and the VM that has opened it since.
+ * `judge-overlay.ts` decides by it how the overlay can be used.
+ *
+ * Invariant: a write replaces it atomically and durably.
+ *
+ * Replaces the sidecar durably. Rejects with NoSpaceError or the system error.
+ */
+export async function writeSidecar(
+  folder: string,
+  instance_id: string,
+  sidecar: OverlaySidecar,
+): Promise<void> {
+  assert(isSidecar(sidecar), 'a sidecar has all of its fields');
+  const { sidecar: path } = overlayPaths(folder, instance_id);
+  try {
+    await writeFileDurably(path, `${JSON.stringify(sidecar)}\n`);
+  } catch (error) {
+    throw spaceOr(error, `cannot write the sidecar of ${instance_id}`);
+  }
+}
+
+/** The sidecar; `none`: no file; `damaged`: not a valid sidecar. */
+export async function readSidecar(
+  folder: string,
+  instance_id: string,
+): Promise<OverlaySidecar | 'none' | 'damaged'> {
+  const { sidecar: path } = overlayPaths(folder, instance_id);
+  try {
+    const value: unknown = JSON.parse(await readFile(path, 'utf8'));
+    return isSidecar(value) ? value : 'damaged';
+  } catch (error) {
+    if (errnoOf(error) === 'ENOENT') return 'none';
+    if (error instanceof SyntaxError) return 'damaged';
+    throw error;
+  }
+}
+
+function isSidecar(value: unknown): value is OverlaySidecar {
+  if (typeof value !== 'object' || value === null) return false;
+  const { generation, commit_id, vm_id, placement, clean, sync_failed, filled, image_version } =
+    value as Record<string, unknown>;
+  const named = typeof commit_id === 'string' && typeof vm_id === 'string';
+  const version = image_version === null || typeof image_version === 'string';
+  const state =
+    typeof clean === 'boolean' && typeof sync_failed === 'boolean' && FILLED.includes(filled as Filled);
+  return isCount(generation) && isCount(placement) && named && version && state;
+}
+
+function isCount(value: unknown): boolean {
+  return Number.isSafeInteger(value) && (value as number) >= 0;
+}
+
+const SET_ASIDE =
+  'an overlay is ahead of the database, or damaged; it is set aside, and the disk comes from the object store';
+
+/** Records durably that something is lost, before it is final. `set_aside`: a copy on this host has it. */
+export type NoteLoss = (reason: Reason, set_aside: boolean) => Promise<void>;
+
+export interface OverlayOf {
+  readonly context: Pick<HostContext, 'paths' | 'log' | 'qemu_img_binary' | 'jail'>;
+  readonly instance_id: InstanceId;
+  readonly disk: DiskState;
+  readonly owner: VmUser | null;
+  readonly placement: Placement;
+  readonly writes: BootWrites;
+  readonly noteLoss: NoteLoss;
+}
+
+/**
+ * Prepares the overlay that a launch opens: the existing one, grown to the disk's size, or a new one.
+ * Removes or sets aside an overlay that is not used. What is lost with it is recorded before.
+ */
+export async function prepareOverlay(launch: OverlayOf, verdict: OverlayVerdict): Promise<void> {
+  if (isLost(verdict, launch.writes)) {
+    const { generation } = launch.disk.head;
+    await launch.noteLoss(recoveredFrom(generation, 'this one', verdict), isSetAside(verdict));
+  }
+  if (verdict.use !== 'none') return growOverlayOf(launch);
+  if (isSetAside(verdict)) await setAside(launch);
+  await makeOverlay(launch);
+}
+
+async function growOverlayOf({ context, instance_id, disk, owner, placement }: OverlayOf): Promise<void> {
+  const { size_bytes } = disk.head;
+  const { qemu_img_binary, jail, paths } = context;
+  const grown = await growOverlay({
+    ...{ folder: paths.overlays, instance_id, size_bytes, qemu_img_binary, jail },
+    ...(owner ? { owner } : {}),
+  });
+  if (grown) await disk.syncOverlay(placement);
+}
+
+/** Creates a new overlay. */
+async function makeOverlay({ context, instance_id, disk, owner }: OverlayOf): Promise<void> {
+  await disk.load();
+  const folder = context.paths.overlays;
+  await removeOverlay(folder, instance_id);
+  // The guest starts before its disk is fetched, and must not run out of room meanwhile. The stored size is a lower bound of
+  // the unpacked size, so this check never refuses a disk that fits.
+  let stored_bytes = 0;
+  for (const { live_bytes } of disk.map.live()) stored_bytes += live_bytes;
+  await ensureRoom(folder, instance_id, stored_bytes);
+  await createOverlay({
+    folder,
+    instance_id,
+    size_bytes: disk.size_bytes,
+    qemu_img_binary: context.qemu_img_binary,
+    ...(owner ? { owner } : {}),
+  });
+  disk.noteNewOverlay();
+}
+
+export function recoveredFrom(
+  generation: number,
+  boot: 'this one' | 'the next one',
+  { otherwise }: Pick<OverlayVerdict, 'otherwise'>,
+): Reason {
+  const from =
+    generation === 0
+      ? 'the image, because nothing had been saved'
+      : `generation ${generation}, the last saved one`;
+  const message = `The last boot ended without saving its disk; ${boot} continues from ${from}.`;
+  const aside = 'Its host keeps a copy of the disk that the database does not know: ask the operator.';
+  return { code: 'recovered', message: otherwise === 'set aside' ? `${message} ${aside}` : message };
+}
+
+/** Keeps a copy for the operator: the database was set back, or failed over without its last commits, or the host's disk is damaged. */
+export async function setAside({
+  context,
+  instance_id,
+  disk,
+}: Pick<OverlayOf, 'instance_id' | 'disk'> & {
+  readonly context: Pick<HostContext, 'log'> & { readonly paths: Pick<HostContext['paths'], 'overlays'> };
+}): Promise<void> {
+  const kept = await setAsideOverlay(context.paths.overlays, instance_id);
+  const { generation } = disk.head;
+  context.log.error({ instance_id, kept, generation }, SET_ASIDE);
 }

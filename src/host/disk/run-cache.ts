@@ -119,15 +119,14 @@ function nameOf({ key, offset, length, frames }: FrameRun): string {
   return `${key}@${offset}+${length}/${frames.length}`;
 }
 
+const KEPT_RUNS = 256;
+
 /**
  * Groups blocks into runs: neighbours in a segment that one GET fetches (read-run.ts).
  *
  * Built once from a map, 12 bytes a block. The map may change afterwards: a run is composed from the present places of its
  * blocks, so a moved block drops out of it.
  */
-
-const KEPT_RUNS = 256;
-
 export class RunIndex {
   /** Blocks with data, in segment order. */
   readonly #blocks: Uint32Array;

@@ -174,8 +174,6 @@ function indexAt(pieces: readonly OutputPiece[], offset: number): number {
   return low;
 }
 
-/** What this host knows of an exec, in `<exec id>.json` beside its output. It is written at the start and at the end. */
-
 export interface ExecRecord {
   readonly id: ExecId;
   /** The supervisor that runs it; null: none has said so yet. */
@@ -189,7 +187,10 @@ export interface ExecRecord {
   readonly reported: boolean;
 }
 
-/** Not durable: a power loss ends the boot too. */
+/**
+ * What this host knows of an exec, in `<exec id>.json` beside its output. It is written at the start and at the end.
+ * Not durable: a power loss ends the boot too.
+ */
 export function writeExecRecord(folder: string, record: ExecRecord): void {
   const path = join(folder, `${record.id}.json`);
   writeFileSync(`${path}.new`, JSON.stringify(record), { mode: 0o600 });

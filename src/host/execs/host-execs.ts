@@ -1,8 +1,21 @@
-/** The execs of all instances on this host: looks after each VM's, and reports their output and ends until the control plane has them. */
+/**
+ * The execs of all instances on this host: looks after each VM's, reports their output and ends until the control plane has them, and
+ * streams an exec's output to its readers.
+ */
+
+import { once } from 'node:events';
 import { existsSync } from 'node:fs';
+import type { Duplex } from 'node:stream';
 import { BATCHES, BatchSender } from '../../protocol/batches.ts';
 import { ControlPlaneUnavailable } from '../../protocol/client.ts';
-import type { ReportedExec } from '../../protocol/exec-types.ts';
+import {
+  FRAME,
+  offsetBytes,
+  type ReportedExec,
+  type StreamFrame,
+  StreamFrames,
+  streamFrame,
+} from '../../protocol/exec-types.ts';
 import { present } from '../../shared/assert.ts';
 import { Signal } from '../../shared/concurrency.ts';
 import { messageOf } from '../../shared/errors.ts';
@@ -10,7 +23,8 @@ import type { InstanceId } from '../../shared/ids.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
 import type { HostContext } from '../host-context.ts';
 import { listVmFolders, vmFolder } from '../vm/record.ts';
-import type { Exec } from './exec.ts';
+import type { Exec, Send } from './exec.ts';
+import { TO_GUEST } from './exec-channel.ts';
 import { type ExecMachine, VmExecs } from './vm-execs.ts';
 
 const LOOK_MS = 1_000;
@@ -153,7 +167,97 @@ function unreported(execs: VmExecs): Exec[] {
   );
 }
 
-export function reportOf(instance_id: InstanceId, exec: Exec): ReportedExec {
+function reportOf(instance_id: InstanceId, exec: Exec): ReportedExec {
   const waits = exec.end === null && exec.waits_for_nobody;
   return { instance_id, exec_id: exec.id, output_bytes: exec.output.end, end: exec.end, waits };
+}
+
+export interface Reading {
+  readonly instance_id: InstanceId;
+  readonly exec: Exec;
+  /** To the exec in the guest. */
+  readonly send: Send;
+  readonly offset: number;
+  readonly follow: boolean;
+  readonly attached: boolean;
+  readonly input: boolean;
+}
+
+/**
+ * A stream to a reader of an exec's output, which may also send input. It carries the frames of `protocol/exec-types.ts`. An
+ * attached reader holds up the exec when it is slow, as a terminal does, and for a while after it was lost.
+ *
+ * Until the end of the output, or of the stream; without `follow` until what was there at the beginning.
+ */
+export async function serveReader(stream: Duplex, reading: Reading): Promise<void> {
+  const { instance_id, exec, send, follow, attached } = reading;
+  const gone = new AbortController();
+  const reader = { offset: Math.max(reading.offset, exec.output.start) };
+  const until = follow ? Number.POSITIVE_INFINITY : exec.output.end;
+  const leave = exec.addReader();
+  const endWait = attached ? exec.waitFor(reader, send) : () => undefined;
+  stream.on('error', () => stream.destroy());
+  stream.on('close', () => gone.abort());
+  stream.on('end', () => stream.destroy());
+  const input = reading.input ? exec.addInputStream() : null;
+  let left = false;
+  takeInput(stream, reading, gone.signal, (type) => {
+    if (type === FRAME.input) input?.noteInput();
+    if (type === FRAME.leave) left = true;
+  });
+  const write = async (frame: Buffer): Promise<void> => {
+    if (!stream.write(frame)) await once(stream, 'drain', { signal: gone.signal });
+  };
+  try {
+    await write(streamFrame(FRAME.attached, offsetBytes(reader.offset)));
+    while (!gone.signal.aborted) {
+      const since = exec.changed.count;
+      const ended = exec.end !== null;
+      const pieces = reader.offset < until ? exec.output.read(reader.offset) : [];
+      for (const { offset, stream: number, data } of pieces) {
+        await write(streamFrame(number === 2 ? FRAME.stderr : FRAME.stdout, offsetBytes(offset), data));
+        reader.offset = offset + data.length;
+      }
+      exec.acknowledge(send);
+      if (pieces.length > 0) continue;
+      if (ended || !follow) break;
+      await exec.changed.wait({ since, signal: gone.signal });
+    }
+    if (exec.end !== null)
+      await write(streamFrame(FRAME.exit, Buffer.from(JSON.stringify(reportOf(instance_id, exec)))));
+    else if (!follow) await write(streamFrame(FRAME.end));
+    stream.end();
+  } catch {
+    stream.destroy();
+  } finally {
+    leave();
+    endWait(!left);
+    input?.end(!left);
+  }
+}
+
+function takeInput(
+  stream: Duplex,
+  { exec, send, input }: Reading,
+  signal: AbortSignal,
+  onFrame: (type: number) => void,
+): void {
+  const frames = new StreamFrames();
+  const take = async ({ type, payload }: StreamFrame): Promise<void> => {
+    onFrame(type);
+    if (exec.end !== null || !input) return;
+    if (type === FRAME.input) await exec.write(send, payload, false, signal);
+    else if (type === FRAME.eof) await exec.write(send, Buffer.alloc(0), true, signal);
+    else if (type === FRAME.resize && payload.length === 4) send(TO_GUEST.resize, payload);
+    else if (type === FRAME.signal && payload.length === 1) send(TO_GUEST.signal, payload);
+  };
+  stream.on('data', (chunk: Buffer) => {
+    stream.pause();
+    void (async () => {
+      for (const frame of frames.push(chunk)) await take(frame);
+    })().then(
+      () => stream.resume(),
+      () => stream.destroy(),
+    );
+  });
 }

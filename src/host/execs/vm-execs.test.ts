@@ -9,7 +9,7 @@ import type { ExecEnd } from '../../protocol/exec-types.ts';
 import { present } from '../../shared/assert.ts';
 import { type ExecId, newId } from '../../shared/ids.ts';
 import { GuestAgent } from '../guest/guest-agent.ts';
-import { vmSockets } from '../qemu/vm-spec.ts';
+import { vmSockets } from '../qemu/qemu-command.ts';
 import { ExecOutput, type ExecRecord, writeExecRecord } from './exec-output.ts';
 import { VmExecs } from './vm-execs.ts';
 

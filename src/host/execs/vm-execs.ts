@@ -7,6 +7,7 @@
  * replace the supervisor: its frames make no exec that this host was not asked for, but for UNASKED_MAX a boot, and what is known
  * of an exec always fits its report.
  */
+
 import { mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import {
@@ -16,11 +17,12 @@ import {
   OUTPUT_BYTES_MAX,
   OUTPUTS_KEPT_BYTES,
 } from '../../protocol/exec-types.ts';
+import type { HostCall } from '../../protocol/host-calls.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import { type ExecId, isId, newId } from '../../shared/ids.ts';
 import { pause } from '../../shared/retry.ts';
-import { guestExec } from '../guest/guest-command.ts';
-import { vmSockets } from '../qemu/vm-spec.ts';
+import { guestExec } from '../guest/guest-commands.ts';
+import { vmSockets } from '../qemu/qemu-command.ts';
 import type { Machine } from '../vm/machine.ts';
 import { Exec, type Send } from './exec.ts';
 import {
@@ -33,7 +35,23 @@ import {
 } from './exec-channel.ts';
 import { readExecRecords, removeExecRecord } from './exec-output.ts';
 import { GuestTask } from './guest-task.ts';
-import { joinWords, type StartCall, startWords } from './start-words.ts';
+
+export type StartCall = Extract<HostCall, { kind: 'exec_start' }>;
+
+/** The words of a start, as the supervisor reads them. */
+function startWords(call: StartCall): Buffer {
+  const { user, cwd, tty, stdin, timeout_ms, command, environment } = call;
+  const words = [
+    ...[user, cwd, String(tty?.columns ?? 0), String(tty?.rows ?? 0), stdin ? '1' : ''],
+    ...[String(timeout_ms ?? 0), String(command.length), ...command, ...environment],
+  ];
+  return Buffer.from(words.join('\0'));
+}
+
+/** None contains NUL. */
+function joinWords(words: readonly Uint8Array[]): Buffer {
+  return Buffer.concat(words.flatMap((word, index) => (index === 0 ? [word] : [Buffer.of(0), word])));
+}
 
 const SUPERVISOR = ['file-tasks.pl', 'exec-supervisor.pl']
   .map((name) => readFileSync(join(import.meta.dirname, name), 'utf8'))

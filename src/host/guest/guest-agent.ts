@@ -12,12 +12,12 @@ import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
 import { pause } from '../../shared/retry.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
-import { LineSplitter } from '../qemu/line-splitter.ts';
-import { PacedReader, ReadBudget } from '../qemu/paced-reader.ts';
+import { LineSplitter, PacedReader, ReadBudget } from '../qemu/paced-reader.ts';
 
-/** Failures of a guest agent. None of them means that the VM itself has failed. */
-
-/** No answer in time: the guest is busy, frozen, still booting, or has no agent. */
+/**
+ * Failures of a guest agent. None of them means that the VM itself has failed.
+ * No answer in time: the guest is busy, frozen, still booting, or has no agent.
+ */
 export class GuestAgentTimeoutError extends Error {
   override name = 'GuestAgentTimeoutError';
 }
@@ -51,15 +51,6 @@ export class GuestAgentClosedError extends Error {
 export class GuestAgentProtocolError extends Error {
   override name = 'GuestAgentProtocolError';
 }
-
-/**
- * The byte channel to a guest agent: lines out, lines in, with deadlines.
- *
- * Invariants:
- * - the socket is read only while somebody waits for a line; unrequested output stays in the guest and costs nothing here;
- * - a line, and everything between a send and the line that ends the wait, is bounded before it is parsed;
- * - at most one reader waits; once the channel is closed, every wait rejects.
- */
 
 /** Of a reply. Files and command output are read in pieces that fit. */
 export const MAX_LINE_BYTES = 64 * 1024;
@@ -190,7 +181,16 @@ class AgentChannel {
   }
 }
 
-/** Rejects with {@link GuestAgentClosedError} if nothing accepts in time. `budget`: shared by a VM's channels. */
+/**
+ * The byte channel to a guest agent: lines out, lines in, with deadlines.
+ *
+ * Invariants:
+ * - the socket is read only while somebody waits for a line; unrequested output stays in the guest and costs nothing here;
+ * - a line, and everything between a send and the line that ends the wait, is bounded before it is parsed;
+ * - at most one reader waits; once the channel is closed, every wait rejects.
+ *
+ * Rejects with {@link GuestAgentClosedError} if nothing accepts in time. `budget`: shared by a VM's channels.
+ */
 export async function openAgentChannel(
   socket_path: string,
   deadline: number,

@@ -1,11 +1,15 @@
 /**
- * How much disk, memory and network a guest uses, by its own account: from files and one small command. The agent's commands for it
+ * How much disk, memory and network a guest uses, by its own account: from files and one small command. And how its root file
+ * system grows. The agent's commands for it
  * answer once per mount and interface, of which there may be hundreds.
  */
+
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import type { FileSystemUse } from '../../protocol/host-types.ts';
+import { untrustedText } from '../../shared/untrusted-text.ts';
 import type { GuestAgent } from './guest-agent.ts';
-import { guestExec } from './guest-command.ts';
-import { readGuestFile } from './guest-files.ts';
+import { guestExec, readGuestFile } from './guest-commands.ts';
 
 const BUSYBOX = '/usr/lib/berth/busybox';
 const MEMINFO_BYTES = 16 * 1024;
@@ -62,4 +66,25 @@ export async function networkUse(agent: GuestAgent, options: Options): Promise<N
 /** A guest can send anything. */
 function count(value: number): number | null {
   return Number.isSafeInteger(value) && value >= 0 ? value : null;
+}
+
+const SCRIPT = readFileSync(join(import.meta.dirname, 'grow-root.pl'), 'utf8');
+/** Every image has the perl of debian-12 there. */
+const PERL = '/usr/lib/berth/perl';
+const GROW_MS = 30_000;
+
+/**
+ * Grows the root file system of a running guest to its disk's size.
+ * Rejects, also with the guest agent's errors, unless the guest says that the file system has at least `bytes`.
+ */
+export async function growRoot(agent: GuestAgent, bytes: number, signal: AbortSignal): Promise<void> {
+  const { exit_code, stderr } = await guestExec(agent, {
+    path: `${PERL}/ld-linux-x86-64.so.2`,
+    args: ['--library-path', PERL, `${PERL}/perl`, '-', String(bytes)],
+    input: SCRIPT,
+    timeout_ms: GROW_MS,
+    signal,
+  });
+  if (exit_code !== 0)
+    throw new Error(untrustedText(stderr.toString('utf8')) || `the guest's script ended with ${exit_code}`);
 }

@@ -6,8 +6,7 @@ import { randomBytes } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type GuestAgent, GuestAgentError } from './guest-agent.ts';
-import { type GuestCommandResult, guestExec, runToEnd } from './guest-command.ts';
-import { readGuestFile } from './guest-files.ts';
+import { type GuestCommandResult, guestExec, readGuestFile, runToEnd } from './guest-commands.ts';
 
 const SCRIPT = readFileSync(join(import.meta.dirname, 'user-command.sh'), 'utf8');
 const BUSYBOX = '/usr/lib/berth/busybox';

@@ -5,7 +5,7 @@
 import { chown, copyFile, type FileHandle, open, truncate } from 'node:fs/promises';
 import { join } from 'node:path';
 import { parseQcow2Header, qemuImg } from '../disk/overlay-files.ts';
-import type { Jail } from '../qemu/jail.ts';
+import type { Jail } from '../qemu/confinement.ts';
 import { UnusableImageError } from './read-tar.ts';
 import { headOf } from './unpacked.ts';
 

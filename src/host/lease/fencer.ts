@@ -2,18 +2,29 @@
  * The fencer: a separate process on each host of a fleet. It outlives agent and launcher, as the VMs do, and pauses the VMs when the
  * lease was not renewed in time. It reads the lease's file and /proc, and talks to no other process.
  *
- * It pauses VMs as long as the lease is over, and exits when there is no lease.
+ * It pauses VMs as long as the lease is over, and exits when there is no lease. The lease's file and the pausing of VMs, which the
+ * agent uses too, are here.
  */
+
 import { spawn } from 'node:child_process';
-import { closeSync, openSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { closeSync, existsSync, openSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { extname, join } from 'node:path';
 import type { Paths } from '../../config/paths.ts';
 import { present } from '../../shared/assert.ts';
+import { errnoOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
 import { pause } from '../../shared/retry.ts';
-import { identityOf, isAlive, type ProcessIdentity } from '../qemu/process-identity.ts';
-import { fenceVms } from './fence.ts';
-import { leftMs, readLease } from './lease-file.ts';
+import {
+  bootId,
+  bootMs,
+  type FoundVm,
+  findOrphans,
+  identityOf,
+  isAlive,
+  isStopped,
+  killProcess,
+  type ProcessIdentity,
+} from '../qemu/qemu-process.ts';
 
 /** How long a host that wakes from suspend may go unnoticed. */
 const LOOK_MS = 1_000;
@@ -68,4 +79,85 @@ export function startFencer({ data, fencer_log }: Pick<Paths, 'data' | 'fencer_l
   } finally {
     closeSync(log);
   }
+}
+
+type FencePaths = Pick<Paths, 'vms' | 'fenced'>;
+
+/**
+ * Pausing every VM of this host, in any state and under any owner: SIGSTOP to each QEMU of the data folder. It stops the guest's
+ * processors, disk and network at once, and loses nothing.
+ *
+ * Pauses all running VMs and returns them. The mark is written first, so that no pause goes unnoticed.
+ */
+export function fenceVms(paths: FencePaths): FoundVm[] {
+  const running = findOrphans(paths.vms).filter(({ identity }) => !isStopped(identity));
+  if (running.length === 0) return [];
+  writeFileSync(paths.fenced, '', { mode: 0o600 });
+  return running.filter(({ identity }) => killProcess(identity, 'SIGSTOP'));
+}
+
+export function wasFenced(paths: FencePaths): boolean {
+  return existsSync(paths.fenced);
+}
+
+/**
+ * After a renewal: resumes the VMs that are still assigned to this host, and ends the others, which may run elsewhere. Their
+ * overlays stay.
+ */
+export function releaseVms(
+  paths: FencePaths,
+  isOurs: (vm: FoundVm) => boolean,
+): { resumed: FoundVm[]; ended: FoundVm[] } {
+  // Before the search: a VM that is paused after it is marked again.
+  rmSync(paths.fenced, { force: true });
+  const paused = findOrphans(paths.vms).filter(({ identity }) => isStopped(identity));
+  const [resumed, ended]: [FoundVm[], FoundVm[]] = [[], []];
+  for (const vm of paused) {
+    const ours = isOurs(vm);
+    killProcess(vm.identity, ours ? 'SIGCONT' : 'SIGKILL');
+    (ours ? resumed : ended).push(vm);
+  }
+  return { resumed, ended };
+}
+
+export interface Lease {
+  readonly boot_id: string;
+  /** On the boot clock. */
+  readonly until_ms: number;
+  /** The length that was promised to the control plane. */
+  readonly lease_ms: number;
+}
+
+/**
+ * Until when this host may run its VMs, for every process that must know: `run/lease.json`, replaced whole. It needs no fsync: after
+ * a power loss no VM runs, and a lease of another boot is over. Without the file there is no lease.
+ *
+ * null: there is no lease. An unreadable lease is over.
+ */
+export function readLease(path: string): Lease | null {
+  try {
+    const { boot_id, until_ms, lease_ms } = JSON.parse(readFileSync(path, 'utf8')) as Partial<Lease>;
+    const whole = typeof boot_id === 'string' && typeof until_ms === 'number' && typeof lease_ms === 'number';
+    return whole ? { boot_id, until_ms, lease_ms } : OVER;
+  } catch (error) {
+    if (errnoOf(error) === 'ENOENT') return null;
+    return OVER;
+  }
+}
+
+const OVER: Lease = { boot_id: '', until_ms: 0, lease_ms: 0 };
+
+/** The remaining time; 0: it is over. */
+export function leftMs({ boot_id, until_ms }: Pick<Lease, 'boot_id' | 'until_ms'>): number {
+  return boot_id === bootId() ? Math.max(0, until_ms - bootMs()) : 0;
+}
+
+export function writeLease(path: string, until_ms: number, lease_ms: number): void {
+  const lease: Lease = { boot_id: bootId(), until_ms, lease_ms };
+  writeFileSync(`${path}.new`, JSON.stringify(lease), { mode: 0o600 });
+  renameSync(`${path}.new`, path);
+}
+
+export function removeLease(path: string): void {
+  rmSync(path, { force: true });
 }

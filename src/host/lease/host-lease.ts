@@ -20,11 +20,17 @@ import { Signal } from '../../shared/concurrency.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
 import { pause } from '../../shared/retry.ts';
-import { bootMs } from '../qemu/boot-clock.ts';
-import type { FoundVm } from '../qemu/qemu-process.ts';
-import { fenceVms, releaseVms, wasFenced } from './fence.ts';
-import { runningFencer } from './fencer.ts';
-import { leftMs, readLease, removeLease, writeLease } from './lease-file.ts';
+import { bootMs, type FoundVm } from '../qemu/qemu-process.ts';
+import {
+  fenceVms,
+  leftMs,
+  readLease,
+  releaseVms,
+  removeLease,
+  runningFencer,
+  wasFenced,
+  writeLease,
+} from './fencer.ts';
 
 const RENEW_MS = 5_000;
 const RETRY_MS = 500;

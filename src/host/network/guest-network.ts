@@ -1,5 +1,6 @@
 /**
- * The guests' network: a network namespace of this installation, with a TAP device for each VM and a link to the host's.
+ * The guests' network: a network namespace of this installation, with a TAP device for each VM and a link to the host's; how the host
+ * forwards its packets; and its resolvers.
  *
  *   guest ── TAP ─┐                                   ┌─ uplink
  *   guest ── TAP ─┴─ berth-<id>: policy ── link ── host: masquerade
@@ -9,18 +10,28 @@
  * - a TAP device exists for as long as its QEMU. QEMU itself has an empty network namespace;
  * - every function here may be repeated; it mends what is missing.
  */
-import { existsSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
+import { isIP } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
 import { messageOf } from '../../shared/errors.ts';
-import { egressProxyUid } from '../qemu/uid.ts';
+import { egressProxyUid } from '../qemu/confinement.ts';
 import { GUESTS_END, guestAddress, HOST_END, sshPortOf, tapName } from './addresses.ts';
 import { forgetConnections, removeHeld } from './hold-connections.ts';
-import { guestResolvers } from './resolvers.ts';
+import {
+  dataFolderId,
+  hostChains,
+  hostTable,
+  LINK,
+  LINK_PREFIX,
+  namespaceRules,
+  parseResolvers,
+  type Tap,
+  tapAddresses,
+  tapRules,
+} from './packet-rules.ts';
 import { runTool } from './run-tool.ts';
-import { guestsRules, LINK, LINK_PREFIX, type Tap, tapAddresses, tapRules } from './tap-rules.ts';
-import { dataFolderId, egressTable } from './user-network-rules.ts';
 
 const TUN = '/dev/net/tun';
 const OPEN_TAP = join(import.meta.dirname, 'open-tap.pl');
@@ -54,7 +65,7 @@ export function guestNetworkOf(data_dir: string): GuestNetwork {
     name: `berth-${id}`,
     path: `/run/netns/berth-${id}`,
     link: `${LINK_PREFIX}${id.slice(0, 8)}`,
-    table: egressTable(id),
+    table: hostTable(id),
     egress_proxy_uid: egressProxyUid(id),
   };
 }
@@ -119,7 +130,7 @@ export async function mendGuestNetwork(network: GuestNetwork): Promise<void> {
   ];
   await inNetwork(network, ['ip', '-batch', '-'], `${routes.join('\n')}\n`);
   await removeOldTables(network);
-  const rules = guestsRules({ resolvers: guestResolvers(), host_networks: hostAddresses() });
+  const rules = namespaceRules({ resolvers: guestResolvers(), host_networks: hostAddresses() });
   // Its set of connections would begin anew with the table.
   const present = applied.get(network) === rules && (await hasRules(network));
   if (!present) await inNetwork(network, ['nft', '-f', '-'], rules);
@@ -233,4 +244,98 @@ async function works(file: string, args: readonly string[]): Promise<boolean> {
     () => true,
     () => false,
   );
+}
+
+const IP_FORWARD = '/proc/sys/net/ipv4/ip_forward';
+
+export interface Mended {
+  /** For the table of the host (packet-rules.ts). */
+  readonly chains: readonly string[];
+  /** What guests lack; for people. */
+  readonly problem: string | null;
+}
+
+/**
+ * Lets the host forward its guests' packets, and nothing else that it did not forward before.
+ *
+ * A packet is forwarded only if every firewall's forward chain accepts it. Docker and ufw drop what they do not know, so such a
+ * chain gets one more rule at its end: what its owner refuses by a rule stays refused.
+ *
+ * Mends the guests' network, and lets the host forward for it. Never throws; repeat it.
+ */
+export async function mendForwarding(network: GuestNetwork): Promise<Mended> {
+  const resolvers = guestResolvers();
+  let uplinks: string[] = [];
+  const problems = resolvers.length > 0 ? [] : ['no IPv4 resolver of this host can be reached by guests'];
+  try {
+    await mendGuestNetwork(network);
+    uplinks = await forwardUplinks(network);
+    await passOtherFirewalls(network);
+  } catch (error) {
+    problems.push(`the guests' network is incomplete: ${messageOf(error)}`);
+  }
+  const chains = hostChains({ link: network.link, resolvers, uplinks });
+  return { chains, problem: problems.length > 0 ? problems.join('; ') : null };
+}
+
+/** Returns the interfaces that forward only for guests: none where the host forwards anyway. */
+async function forwardUplinks({ link }: GuestNetwork): Promise<string[]> {
+  if (readFileSync(IP_FORWARD, 'latin1').trim() === '1') return [];
+  const shown = await runTool('ip', ['-4', '-json', 'route', 'show', 'default']);
+  const routes = JSON.parse(shown.trim() || '[]') as { readonly dev?: string }[];
+  const uplinks = [...new Set(routes.flatMap(({ dev }) => dev ?? []))];
+  for (const each of [link, ...uplinks]) await writeFile(`/proc/sys/net/ipv4/conf/${each}/forwarding`, '1');
+  return uplinks;
+}
+
+interface NftChain {
+  readonly family: string;
+  readonly table: string;
+  readonly name: string;
+  readonly hook?: string;
+  readonly policy?: string;
+}
+
+/** Docker's and ufw's tables are iptables', which nft shows as `ip filter` with the chain FORWARD. */
+async function passOtherFirewalls({ link, name }: GuestNetwork): Promise<void> {
+  const listed = await runTool('nft', ['-j', 'list', 'chains']);
+  const { nftables } = JSON.parse(listed) as { readonly nftables: readonly { readonly chain?: NftChain }[] };
+  const own = hostTable(name.replace('berth-', ''));
+  const dropping = nftables
+    .flatMap(({ chain }) => chain ?? [])
+    .filter(({ hook, policy }) => hook === 'forward' && policy === 'drop')
+    .filter(({ family, table }) => ['ip', 'inet'].includes(family) && table !== own);
+  for (const { family, table, name: chain } of dropping) {
+    const rules = await runTool('nft', ['list', 'chain', family, table, chain]);
+    if (rules.includes(`"${link}"`)) continue;
+    const add = (match: string) => `add rule ${family} ${table} ${chain} ${match} "${link}" accept\n`;
+    await runTool('nft', ['-f', '-'], add('iifname') + add('oifname'));
+  }
+}
+
+/** The second has the resolvers of systemd-resolved, which itself listens on the loopback only. */
+const FILES = ['/etc/resolv.conf', '/run/systemd/resolve/resolv.conf'];
+
+/**
+ * The resolvers that guests with TAP devices can use: the host's IPv4 resolvers that a packet can be sent to; empty: there is none, and guests have no DNS.
+ */
+function guestResolvers(files: readonly string[] = FILES): string[] {
+  for (const path of files) {
+    const found = resolversOf(path).filter((address) => isIP(address) === 4 && !address.startsWith('127.'));
+    if (found.length > 0) return found;
+  }
+  return [];
+}
+
+/** The host's resolvers, for the host's own processes. */
+export function hostResolvers(): string[] {
+  return resolversOf('/etc/resolv.conf');
+}
+
+function resolversOf(path: string): string[] {
+  try {
+    return parseResolvers(readFileSync(path, 'utf8'));
+  } catch {
+    return [];
+  }
 }

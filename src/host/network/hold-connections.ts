@@ -1,6 +1,6 @@
 /**
  * Refuses this machine's new connections to a guest's ports, except to its sshd, until they are released, for a minute at most.
- * It has a table of its own, because each agent that starts replaces that of egress.ts, perhaps in the middle of a stop.
+ * It has a table of its own, because each agent that starts replaces that of packet-rules.ts, perhaps in the middle of a stop.
  */
 import { messageOf } from '../../shared/errors.ts';
 import { guestAddress } from './addresses.ts';
@@ -63,9 +63,9 @@ export async function removeHeld(network: Held): Promise<void> {
 /**
  * Removes what the kernel still knows of a guest's connections once its VM has ended: for days, if nobody closed them. They would count
  * against the next VM at this address, and fill the table that all guests share, and the host's own.
+ *
+ * In the guests' network, `path`, and in the host's. @throws why they cannot be removed
  */
-
-/** In the guests' network, `path`, and in the host's. @throws why they cannot be removed */
 export async function forgetConnections({ path }: { readonly path: string }, slot: number): Promise<void> {
   const remove = ['conntrack', '-D', '-s', guestAddress(slot)];
   for (const [file = '', ...args] of [remove, ['nsenter', `--net=${path}`, '--', ...remove]]) {

@@ -1,7 +1,7 @@
 /** Runs a program of the system with an input. */
 import { spawn } from 'node:child_process';
 import { errnoOf } from '../../shared/errors.ts';
-import { CLEAN_ENV } from '../qemu/jail.ts';
+import { CLEAN_ENV } from '../qemu/confinement.ts';
 
 const TOOL_MS = 10_000;
 const OUTPUT_MAX_CHARS = 1_000_000;

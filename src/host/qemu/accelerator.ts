@@ -10,10 +10,8 @@ import { promisify } from 'node:util';
 import { messageOf } from '../../shared/errors.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
 import { writeFileDurably } from '../durable-file.ts';
-import { CLEAN_ENV, inJail, type Jail } from './jail.ts';
-import { probeArguments } from './qemu-command.ts';
-import type { VmUser } from './uid.ts';
-import { ACCELERATORS, type Accelerator } from './vm-spec.ts';
+import { CLEAN_ENV, inJail, type Jail, type VmUser } from './confinement.ts';
+import { ACCELERATORS, type Accelerator, probeArguments } from './qemu-command.ts';
 
 const run = promisify(execFile);
 const PROBE_WORD = 'berth-probe-ok';

@@ -1,9 +1,9 @@
 /**
- * Reads from a guest or its QEMU only while a message is expected, and only within a budget. Otherwise the socket is not
- * read, and backpressure stops the sender: QEMU does not read from a guest port whose socket is full.
+ * Reads from a guest or its QEMU, which may be hostile: only while a message is expected, only within a budget, and in lines of bounded
+ * length. Otherwise the socket is not read, and backpressure stops the sender: QEMU does not read from a guest port whose socket is full.
  *
  * A read counts as at least {@link READ_BYTES}, so sending single bytes is no cheaper for the sender. The time to parse what
- * was read counts too.
+ * was read counts too. A line over the limit is refused even before its LF arrives.
  */
 import { connect, type Socket } from 'node:net';
 
@@ -115,5 +115,64 @@ export class PacedReader {
     const wait_ms = this.#budget.wait_ms;
     if (wait_ms > 0) this.#timer = setTimeout(() => this.#read(), wait_ms);
     return wait_ms === 0;
+  }
+}
+
+/**
+ * Splits a byte stream into lines ending in LF, for QMP and the guest agent. Invariant: a line over the limit is refused
+ * even before its LF arrives, so at most one line and one read after it are in memory.
+ */
+const LF = 0x0a;
+const NOTHING = Buffer.alloc(0);
+
+export class LineTooLongError extends Error {
+  override name = 'LineTooLongError';
+}
+
+export class LineSplitter {
+  readonly #max_line_bytes: number;
+  #held: Buffer = NOTHING;
+  /** The first bytes of `#held` that are known to have no LF. */
+  #searched = 0;
+
+  constructor(max_line_bytes: number) {
+    this.#max_line_bytes = max_line_bytes;
+  }
+
+  push(chunk: Buffer): void {
+    this.#held = this.#held.length === 0 ? chunk : Buffer.concat([this.#held, chunk]);
+  }
+
+  /** The next line without its LF; null: it is incomplete. @throws LineTooLongError */
+  next(): Buffer | null {
+    const end = this.#held.indexOf(LF, this.#searched);
+    const length = end === -1 ? this.#held.length : end;
+    if (length > this.#max_line_bytes) {
+      this.reset();
+      throw new LineTooLongError(`a line is longer than ${this.#max_line_bytes} bytes`);
+    }
+    if (end === -1) {
+      this.#searched = length;
+      return null;
+    }
+    const line = this.#held.subarray(0, end);
+    this.#hold(this.#held.subarray(end + 1));
+    return line;
+  }
+
+  /** Bytes that were pushed and not yet returned. */
+  get held_bytes(): number {
+    return this.#held.length;
+  }
+
+  /** Drops the held bytes. */
+  reset(): void {
+    this.#hold(NOTHING);
+  }
+
+  #hold(rest: Buffer): void {
+    // An empty view would keep its whole buffer alive.
+    this.#held = rest.length === 0 ? NOTHING : rest;
+    this.#searched = 0;
   }
 }

@@ -2,9 +2,8 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { newId } from '../../shared/ids.ts';
-import { qemuArguments } from './qemu-command.ts';
+import { qemuArguments, type VmSpec } from './qemu-command.ts';
 import { describeCommandLine } from './qemu-process.ts';
-import type { VmSpec } from './vm-spec.ts';
 
 const SPEC: VmSpec = {
   instance_id: newId('inst'),

@@ -3,11 +3,12 @@
  *
  * Invariants:
  * - the folder of its sockets belongs to its user until QEMU listens, and to the agent before the guest runs;
- * - the process has its own session, its output goes to a file, its folder is `/`, its environment is fixed: nothing ties it
- *   to the agent's process;
+ * - nothing ties it to the agent: its session and folder are its own, its output goes to a file, its environment is fixed;
  * - a launch returns a QEMU that replies to QMP, or leaves no process behind;
- * - in a jail, the agent's child is bubblewrap, which waits for QEMU. The identity is QEMU's, with its pid on the host.
+ * - in a jail, the agent's child is bubblewrap, which waits for QEMU. The identity is QEMU's, with its pid on the host;
+ * - no other process with the same pid is signalled or taken for alive: a process is known by pid, start time and boot.
  */
+
 import { type ChildProcess, type StdioOptions, spawn } from 'node:child_process';
 import {
   closeSync,
@@ -15,10 +16,13 @@ import {
   fstatSync,
   ftruncateSync,
   openSync,
+  readdirSync,
+  readFileSync,
   readSync,
   rmSync,
   writeSync,
 } from 'node:fs';
+import { createServer } from 'node:net';
 import { basename, dirname } from 'node:path';
 import type { Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
@@ -27,20 +31,119 @@ import { errnoOf, messageOf } from '../../shared/errors.ts';
 import { isId } from '../../shared/ids.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
-import { asUser, CLEAN_ENV, inJail, type Jail, type JailFiles } from './jail.ts';
-import {
-  allPids,
-  commandLineOf,
-  identityOf,
-  isAlive,
-  isStopped,
-  killProcess,
-  type ProcessIdentity,
-  waitForExit,
-} from './process-identity.ts';
+import { asUser, CLEAN_ENV, inJail, type Jail, type JailFiles, takeRuntimeDir } from './confinement.ts';
+import { vmSockets } from './qemu-command.ts';
 import { QmpClient } from './qmp-client.ts';
-import { takeRuntimeDir } from './uid.ts';
-import { vmSockets } from './vm-spec.ts';
+
+/**
+ * A clock since this machine's boot, the same for all processes, never set, and running while the machine is suspended
+ * (CLOCK_BOOTTIME, as /proc/uptime shows it, in hundredths of a second).
+ */
+export function bootMs(): number {
+  return Math.round(Number.parseFloat(readFileSync('/proc/uptime', 'latin1')) * 1_000);
+}
+
+/** Identifies a boot of this machine. Times of {@link bootMs} are comparable only within one boot. */
+export function bootId(): string {
+  boot_id ??= readFileSync('/proc/sys/kernel/random/boot_id', 'latin1').trim();
+  return boot_id;
+}
+
+let boot_id: string | undefined;
+
+export interface ProcessIdentity {
+  readonly pid: number;
+  /** Clock ticks since the host's boot. */
+  readonly start_time: number;
+  /** The host's boot. */
+  readonly boot_id: string;
+}
+
+const STATE = 0;
+const START_TIME = 19;
+
+/**
+ * Identifies a process by pid, start time and boot of the host, because pids are reused (proc(5): field 22 of
+ * /proc/<pid>/stat, in clock ticks since boot; exec does not change it).
+ * Invariant: no other process with the same pid is signalled or taken for alive.
+ *
+ * The identity of a living process; null: no process, or a zombie.
+ */
+export function identityOf(pid: number): ProcessIdentity | null {
+  const fields = statFields(pid);
+  if (!fields || fields[STATE] === 'Z' || fields[STATE] === 'X') return null;
+  return { pid, start_time: Number(fields[START_TIME]), boot_id: bootId() };
+}
+
+export function isSameProcess(one: ProcessIdentity, other: ProcessIdentity): boolean {
+  return one.pid === other.pid && one.start_time === other.start_time && one.boot_id === other.boot_id;
+}
+
+export function isAlive(identity: ProcessIdentity): boolean {
+  const found = identityOf(identity.pid);
+  return found !== null && isSameProcess(found, identity);
+}
+
+/** Paused by SIGSTOP. */
+export function isStopped(identity: ProcessIdentity): boolean {
+  return isAlive(identity) && statFields(identity.pid)?.[STATE] === 'T';
+}
+
+/** The process's user; null: it has ended. */
+export function userOf(identity: ProcessIdentity): number | null {
+  const uid = /^Uid:\t(\d+)/m.exec(procFile(identity.pid, 'status') ?? '')?.[1];
+  return uid !== undefined && isAlive(identity) ? Number(uid) : null;
+}
+
+/** Signals the process. Returns false when it has ended. @throws EPERM */
+export function killProcess(identity: ProcessIdentity, signal: NodeJS.Signals): boolean {
+  if (!isAlive(identity)) return false;
+  try {
+    return process.kill(identity.pid, signal);
+  } catch (error) {
+    if (errnoOf(error) === 'ESRCH') return false;
+    throw error;
+  }
+}
+
+/** Resolves to true once the process has ended, to false after `timeout_ms`. */
+export async function waitForExit(identity: ProcessIdentity, timeout_ms: number): Promise<boolean> {
+  const deadline = performance.now() + timeout_ms;
+  for (let wait_ms = 1; isAlive(identity); wait_ms = Math.min(50, wait_ms * 2)) {
+    const left_ms = deadline - performance.now();
+    if (left_ms <= 0) return false;
+    await pause(Math.min(wait_ms, left_ms));
+  }
+  return true;
+}
+
+/** The arguments of a process, starting with its name. Empty: it has ended, or is a kernel thread. */
+export function commandLineOf(pid: number): string[] {
+  const text = procFile(pid, 'cmdline') ?? '';
+  return text === '' ? [] : text.replace(/\0$/, '').split('\0');
+}
+
+export function allPids(): number[] {
+  return readdirSync('/proc')
+    .filter((name) => /^[1-9][0-9]*$/.test(name))
+    .map(Number);
+}
+
+/** Fields of /proc/<pid>/stat from the state (field 3) on. The name before it may contain any character. */
+function statFields(pid: number): string[] | null {
+  const text = procFile(pid, 'stat');
+  return text === null ? null : text.slice(text.lastIndexOf(')') + 2).split(' ');
+}
+
+/** null: the process has ended. */
+function procFile(pid: number, name: string): string | null {
+  try {
+    return readFileSync(`/proc/${pid}/${name}`, 'utf8');
+  } catch (error) {
+    if (errnoOf(error) === 'ENOENT' || errnoOf(error) === 'ESRCH') return null;
+    throw error;
+  }
+}
 
 /** The file descriptor from which QEMU reads its memory. */
 export const MEMORY_FD = 3;
@@ -352,4 +455,16 @@ function readTail(fd: number, bytes: number): Buffer {
   const length = Math.min(size, bytes);
   const buffer = Buffer.alloc(length);
   return buffer.subarray(0, readSync(fd, buffer, 0, length, size - length));
+}
+
+/** A free port of 127.0.0.1. Another program may take it before QEMU does. */
+export function freeLoopbackPort(): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const probe = createServer();
+    probe.once('error', reject);
+    probe.listen({ host: '127.0.0.1', port: 0 }, () => {
+      const address = probe.address();
+      probe.close(() => resolve(address !== null && typeof address === 'object' ? address.port : 0));
+    });
+  });
 }

@@ -9,7 +9,7 @@ import type { FlushId } from '../../shared/ids.ts';
 import type { Log } from '../../shared/log.ts';
 import { FencedError } from '../disk/disk-state.ts';
 import { nothingFlushed } from '../disk/flush-disk.ts';
-import type { KeyPusher } from '../guest/key-pusher.ts';
+import type { KeyPusher } from '../guest/authorized-keys.ts';
 import type { HostContext } from '../host-context.ts';
 import { reasonFor } from '../vm/failure-reasons.ts';
 import type { LocalVm } from './local-vm.ts';
@@ -179,11 +179,6 @@ export class DiskSaver {
   }
 }
 
-/**
- * The reconciler's part in a suspend: the attempt, its report, and its cancellation. A machine whose memory is durable ends only
- * after the control plane has accepted the memory, or no longer wants the machine. If the suspend is unwanted, the guest continues.
- */
-
 /** The guest may be paused for the attempt: enough time for a store of 16 MiB/s, and no waiting for one that is away. */
 const ATTEMPT_MS = 120_000;
 const ATTEMPT_MS_PER_MIB = 62;
@@ -206,6 +201,10 @@ export interface Signals {
   readonly closing: AbortSignal;
 }
 
+/**
+ * The reconciler's part in a suspend: the attempt, its report, and its cancellation. A machine whose memory is durable ends only
+ * after the control plane has accepted the memory, or no longer wants the machine. If the suspend is unwanted, the guest continues.
+ */
 export class Suspension {
   readonly #parts: SuspensionParts;
 

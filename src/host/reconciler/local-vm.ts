@@ -18,13 +18,19 @@ import { DiskState, FencedError, HeadMovedError, InstanceGoneError } from '../di
 import { type FlushOptions, flushMachine, settleFlush } from '../disk/flush-disk.ts';
 import { isLost, type RanSince, type SaidOfWrites, writesOf } from '../disk/judge-overlay.ts';
 import { LazyOverlay } from '../disk/lazy-overlay.ts';
-import { allocatedBytes, overlayPaths, removeAside, removeOverlay } from '../disk/overlay-files.ts';
-import { type NoteLoss, recoveredFrom, setAside } from '../disk/prepare-overlay.ts';
+import {
+  allocatedBytes,
+  type NoteLoss,
+  overlayPaths,
+  recoveredFrom,
+  removeAside,
+  removeOverlay,
+  setAside,
+} from '../disk/overlay-files.ts';
 import { type HostContext, vmOwner } from '../host-context.ts';
-import { isAlive, userOf } from '../qemu/process-identity.ts';
-import { boundLog } from '../qemu/qemu-process.ts';
-import { takeRuntimeDir, type VmUser } from '../qemu/uid.ts';
-import { vmSockets } from '../qemu/vm-spec.ts';
+import { takeRuntimeDir, type VmUser } from '../qemu/confinement.ts';
+import { vmSockets } from '../qemu/qemu-command.ts';
+import { boundLog, isAlive, userOf } from '../qemu/qemu-process.ts';
 import { fillMachine, launchMachine } from '../vm/launch-machine.ts';
 import { Machine } from '../vm/machine.ts';
 import {
@@ -43,13 +49,6 @@ import { cancelSuspend, type SuspendOptions, suspendMachine } from '../vm/suspen
 import type { MachineView } from './next-step.ts';
 import { removeLimitsOf } from './remove-limits.ts';
 
-/**
- * Adopts the machine that an earlier agent left, and completes or undoes the work that the agent's death interrupted: a freeze, a
- * suspend, a flush, or the filling of an overlay.
- *
- * Invariant: the lazy export is served before QEMU is spoken to. QEMU may wait for a read, and answers nothing before it.
- */
-
 export interface Adoption {
   readonly context: HostContext;
   readonly folder: VmFolder;
@@ -61,7 +60,14 @@ export interface Adoption {
 /** Retries until it succeeds or the machine is gone. */
 export type Retry = (work: () => Promise<void>) => Promise<void>;
 
-/** null: its process is gone or was ended. On an error nothing is held, and the caller may try again. */
+/**
+ * Adopts the machine that an earlier agent left, and completes or undoes the work that the agent's death interrupted: a freeze, a
+ * suspend, a flush, or the filling of an overlay.
+ *
+ * Invariant: the lazy export is served before QEMU is spoken to. QEMU may wait for a read, and answers nothing before it.
+ *
+ * null: its process is gone or was ended. On an error nothing is held, and the caller may try again.
+ */
 async function adoptMachine(adoption: Adoption): Promise<Machine | null> {
   const { context, folder, record, disk, changed } = adoption;
   const owner = takeSockets(adoption);
@@ -135,11 +141,6 @@ async function unlessFenced(work: Promise<void>): Promise<void> {
   }
 }
 
-/**
- * Whether the overlay of an instance without a machine holds writes beyond the head, and whether a boot's writes are lost. The
- * runner inspects the overlay before it decides: a stop saves such writes, and a loss is reported once.
- */
-
 export interface UnsavedWrites {
   /** The overlay holds writes beyond the head. */
   readonly unsaved: boolean;
@@ -149,7 +150,12 @@ export interface UnsavedWrites {
   readonly lost: Reason | null;
 }
 
-/** `last`: the record of the last machine here. `noteLoss` is called before an overlay is set aside. */
+/**
+ * Whether the overlay of an instance without a machine holds writes beyond the head, and whether a boot's writes are lost. The
+ * runner inspects the overlay before it decides: a stop saves such writes, and a loss is reported once.
+ *
+ * `last`: the record of the last machine here. `noteLoss` is called before an overlay is set aside.
+ */
 export async function findUnsavedWrites(
   {
     context,

@@ -1,7 +1,7 @@
 import type { InstanceId } from '../../shared/ids.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
 import type { HostContext } from '../host-context.ts';
-import { removeLimits } from '../qemu/cgroup.ts';
+import { removeLimits } from '../qemu/confinement.ts';
 
 const TRIES = 10;
 

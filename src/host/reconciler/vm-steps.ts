@@ -8,16 +8,15 @@ import { present } from '../../shared/assert.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { VmId } from '../../shared/ids.ts';
 import type { Log } from '../../shared/log.ts';
-import { growRoot } from '../guest/grow-root.ts';
-import type { KeyPusher } from '../guest/key-pusher.ts';
-import { reportLogins } from '../guest/login-watch.ts';
-import type { SecretPusher } from '../guest/secret-pusher.ts';
-import { readHostKeys } from '../guest/sshd.ts';
+import type { KeyPusher } from '../guest/authorized-keys.ts';
+import type { SecretPusher } from '../guest/guest-secrets.ts';
+import { growRoot } from '../guest/guest-use.ts';
+import { readHostKeys, reportLogins } from '../guest/sshd.ts';
 import type { HostContext } from '../host-context.ts';
 import { awaitGuest, type GuestUp, giveUserData } from '../vm/await-guest.ts';
 import { consoleTail } from '../vm/console-log.ts';
 import { deathReason, reasonFor } from '../vm/failure-reasons.ts';
-import { sizeOf } from '../vm/launch-qemu.ts';
+import { sizeOf } from '../vm/launch-machine.ts';
 import type { Machine } from '../vm/machine.ts';
 import type { VmFolder } from '../vm/record.ts';
 import { isRetriedStep, NotResumedError } from '../vm/resume-machine.ts';
@@ -27,18 +26,17 @@ import type { LocalVm } from './local-vm.ts';
 import type { Ending, Step } from './next-step.ts';
 import type { Reporter } from './vm-runner.ts';
 
-/**
- * Gives a running guest the new size of its disk, and grows its root file system: one attempt for each size and boot of the guest.
- * What fails happens at the guest's next boot, which grows the file system before anything else. Each part may be repeated, so a
- * successor of an agent that died in between begins again.
- */
-
 interface Attempt {
   readonly machine: Machine;
   readonly resets: number;
   readonly disk_bytes: number;
 }
 
+/**
+ * Gives a running guest the new size of its disk, and grows its root file system: one attempt for each size and boot of the guest.
+ * What fails happens at the guest's next boot, which grows the file system before anything else. Each part may be repeated, so a
+ * successor of an agent that died in between begins again.
+ */
 class DiskGrowth {
   readonly #log: Log;
   #tried: Attempt | null = null;
@@ -87,8 +85,6 @@ async function resize(machine: Machine, disk_bytes: number, signal: AbortSignal)
   await (lazy ? lazy.duringFlush(work, signal) : work());
 }
 
-/** Reboot and power-off of a guest, by its agent if it answers in time. */
-
 /** How long the guest may take to shut down, or to begin a reboot. */
 const GUEST_PART_MS = 10_000;
 
@@ -108,6 +104,8 @@ async function rebootGuest(machine: Machine, signal: AbortSignal): Promise<boole
 }
 
 /**
+ * Reboot and power-off of a guest, by its agent if it answers in time.
+ *
  * Shuts down by the guest's agent, or halts the machine if that takes too long. `force` halts it at once: the agent may hang, so
  * it is not even asked for its logins.
  */
@@ -131,11 +129,6 @@ export async function powerOffGuest(
   if (machine.view !== 'off') await machine.halt();
 }
 
-/**
- * Waits until a booting guest is ready, and ends a boot whose guest does not come up: the failure is reported, the overlay stays.
- * A guest that was started from saved memory or a template boots cold instead.
- */
-
 export interface GuestReadinessParts {
   readonly context: HostContext;
   readonly folder: VmFolder;
@@ -152,6 +145,10 @@ const NO_TRACE: Reason = {
     'Its host knows nothing of this VM, which ran before: the files of the host are gone, or another machine has taken its place. What the guest wrote after the last flush may be lost.',
 };
 
+/**
+ * Waits until a booting guest is ready, and ends a boot whose guest does not come up: the failure is reported, the overlay stays.
+ * A guest that was started from saved memory or a template boots cold instead.
+ */
 class GuestReadiness {
   readonly #parts: GuestReadinessParts;
   /** The template that this boot did not come up from. A guest's disk may be at fault, so it is judged by the boot without it. */
@@ -218,8 +215,6 @@ class GuestReadiness {
   }
 }
 
-/** Which resets and which trouble of a running guest were reported to the control plane. */
-
 class GuestReports {
   readonly #report: (observed: Observation) => Promise<void>;
   #resets: { readonly of: Machine; readonly count: number } | null = null;
@@ -274,6 +269,7 @@ export interface VmStepsParts {
   readonly setDesired: (assignment: Assignment, desired: Assignment['desired'] | null) => void;
 }
 
+/** Which resets and which trouble of a running guest were reported to the control plane. */
 export class VmSteps {
   /** The boot whose end was reported. */
   ended: Ending | null = null;

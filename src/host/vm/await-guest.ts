@@ -7,11 +7,11 @@ import { type ControlPlaneClient, ControlPlaneUnavailable } from '../../protocol
 import type { HostKey, Reason } from '../../protocol/types.ts';
 import type { VmId } from '../../shared/ids.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
-import { thaw } from '../disk/freeze.ts';
+import { thaw } from '../disk/flush-disk.ts';
+import type { KeyPusher } from '../guest/authorized-keys.ts';
 import { type GuestAgent, GuestAgentError, GuestAgentTimeoutError } from '../guest/guest-agent.ts';
-import { guestExec } from '../guest/guest-command.ts';
-import type { KeyPusher } from '../guest/key-pusher.ts';
-import type { SecretPusher } from '../guest/secret-pusher.ts';
+import { guestExec } from '../guest/guest-commands.ts';
+import type { SecretPusher } from '../guest/guest-secrets.ts';
 import { readHostKeys, type Sshd, waitForSsh, waitForSshd } from '../guest/sshd.ts';
 import { sshEndpoint } from '../network/addresses.ts';
 import type { Machine } from './machine.ts';
@@ -157,12 +157,6 @@ async function untilAnswered<T>(ask: () => Promise<T>, signal: AbortSignal): Pro
   }
 }
 
-/**
- * Passes the first boot's script from the control plane to the guest. The guest durably notes that it has the script before it
- * runs it, so it runs at most once per disk. It runs in the background and prints to the console. Its end is printed after its
- * writes are synced, because nothing repeats them.
- */
-
 const GIVE_MS = 60_000;
 
 /**
@@ -193,7 +187,13 @@ $bb setsid sh -c '
 ' "$folder/user-data" < /dev/null > /dev/ttyS0 2>&1 &
 `;
 
-/** @throws what the guest agent rejects with, or the signal's reason */
+/**
+ * Passes the first boot's script from the control plane to the guest. The guest durably notes that it has the script before it
+ * runs it, so it runs at most once per disk. It runs in the background and prints to the console. Its end is printed after its
+ * writes are synced, because nothing repeats them.
+ *
+ * @throws what the guest agent rejects with, or the signal's reason
+ */
 export async function giveUserData(
   client: ControlPlaneClient,
   agent: GuestAgent,

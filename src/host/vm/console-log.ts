@@ -11,15 +11,6 @@ import { writeOrPause } from '../../shared/streams.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
 import { PacedReader, ReadBudget } from '../qemu/paced-reader.ts';
 
-/**
- * When the bytes of a console log arrived: a file beside the log, with a line `<offset> <ms since 1970>` for each time after which
- * output came. Later bytes have that time until the next line.
- *
- * Invariants: a line is written before the bytes that it is about, so no byte has an earlier time than its own but by the grain. A file
- * that does not fit its log, because a crash came between changes of the two, is discarded: an unknown time is never guessed. The file
- * has at most twice {@link KEEP_LINES} lines.
- */
-
 const KEEP_LINES = 16_384;
 /** Output that arrives within this time has one line. */
 const GRAIN_MS = 100;
@@ -31,6 +22,14 @@ export interface Arrival {
 
 export const timesPathOf = (log_path: string) => `${log_path}.times`;
 
+/**
+ * When the bytes of a console log arrived: a file beside the log, with a line `<offset> <ms since 1970>` for each time after which
+ * output came. Later bytes have that time until the next line.
+ *
+ * Invariants: a line is written before the bytes that it is about, so no byte has an earlier time than its own but by the grain. A file
+ * that does not fit its log, because a crash came between changes of the two, is discarded: an unknown time is never guessed. The file
+ * has at most twice {@link KEEP_LINES} lines.
+ */
 export class ConsoleTimes {
   readonly #path: string;
   #lines: number;

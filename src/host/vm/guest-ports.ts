@@ -34,13 +34,12 @@ const DRAIN_MS = 2_000;
 /** A guest that accepts no connection within this time does not listen. */
 const ACCEPT_MS = 3_000;
 
+const LOOK_MS = 50;
+
 /**
  * The ports of a guest with a TAP device: every one is open to this machine, at the guest's own address. While the guest is
  * drained, the kernel refuses new connections to them, so a caller that knows the address cannot use it.
  */
-
-const LOOK_MS = 50;
-
 export class TapPorts implements GuestPorts {
   readonly #address: string;
   readonly #network: GuestNetwork | null;
@@ -101,13 +100,6 @@ export class TapPorts implements GuestPorts {
   }
 }
 
-/**
- * The ways into a guest's TCP ports through QEMU's user network: each is a port of this machine's loopback that QEMU forwards.
- *
- * Invariants: the record names every forward that QEMU may have; an address is random among 2^37, so a stale one leads to
- * nothing rather than to another guest; a drained guest gets no forward until it may have connections again.
- */
-
 /** GUEST_PORTS of the egress rules, which keep other users of this machine away. */
 const FIRST_NETWORK = 64;
 const NETWORKS = 64;
@@ -128,6 +120,12 @@ interface PortsOfMachine {
   update(change: { port_forwards: readonly PortForward[] }): Promise<void>;
 }
 
+/**
+ * The ways into a guest's TCP ports through QEMU's user network: each is a port of this machine's loopback that QEMU forwards.
+ *
+ * Invariants: the record names every forward that QEMU may have; an address is random among 2^37, so a stale one leads to
+ * nothing rather than to another guest; a drained guest gets no forward until it may have connections again.
+ */
 export class UserNetworkPorts implements GuestPorts {
   readonly #machine: PortsOfMachine;
   /** Serialises changes of the forwards. */
@@ -272,14 +270,13 @@ function hostAndPort(address: string): { host: string; port: number } {
   return { host: address.slice(0, at), port: Number(address.slice(at + 1)) };
 }
 
-/** The way into a machine's ports: by its TAP device, or through QEMU's user network. */
-
 interface MachineWithPorts {
   readonly qmp: Pick<QmpClient, 'execute'>;
   readonly record: VmRecord;
   update(change: Partial<VmRecord>): Promise<void>;
 }
 
+/** The way into a machine's ports: by its TAP device, or through QEMU's user network. */
 export function guestPortsOf(machine: MachineWithPorts, guest_network: GuestNetwork | null): GuestPorts {
   const { network } = machine.record;
   return network.kind === 'tap'

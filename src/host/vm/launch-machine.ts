@@ -1,5 +1,5 @@
 /**
- * From an assignment to a machine whose guest has run its first instruction.
+ * From an assignment to a machine whose guest has run its first instruction: QEMU's start, and saved memory loaded into it.
  *
  *   head, overlay judged ─▶ image ─▶ overlay ready ─▶ export below it ─▶ QEMU, paused ─▶ record written
  *     ─▶ memory loaded, if any ─▶ dirty bitmap ─▶ sidecar "not clean" ─▶ memory consumed ─▶ record says "ran" ─▶ cont
@@ -8,77 +8,51 @@
  * leaves no process, and no overlay that it made. Where there is saved memory, no guest runs, from it or without it, before this
  * boot has consumed it.
  */
-import type { FileHandle } from 'node:fs/promises';
-import { consumeMemory, MemoryConsumedError } from '../../disk-format/memory-format.ts';
+
+import { type FileHandle, open, rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { consumeMemory, MemoryConsumedError, readMemory } from '../../disk-format/memory-format.ts';
 import type { Assignment, DiskHead, MemoryRef, Reason } from '../../protocol/types.ts';
 import { messageOf } from '../../shared/errors.ts';
 import { DIRTY_BITMAP, DIRTY_GRANULARITY } from '../disk/dirty-blocks.ts';
 import type { DiskState } from '../disk/disk-state.ts';
 import { type OverlayVerdict, writesOf } from '../disk/judge-overlay.ts';
 import { LazyOverlay } from '../disk/lazy-overlay.ts';
-import { removeOverlay } from '../disk/overlay-files.ts';
-import { type NoteLoss, prepareOverlay } from '../disk/prepare-overlay.ts';
-import { type HostContext, vmOwner } from '../host-context.ts';
+import { type NoteLoss, overlayPaths, prepareOverlay, removeOverlay } from '../disk/overlay-files.ts';
+import { type HostContext, networkKind, vmOwner } from '../host-context.ts';
 import type { HostImage } from '../images/host-images.ts';
-import { limitDisk } from '../qemu/cgroup.ts';
-import { killProcess, waitForExit } from '../qemu/process-identity.ts';
-import { macAddress, NODES } from '../qemu/qemu-command.ts';
+import { guestAddress, type VmNetwork } from '../network/addresses.ts';
+import { onTap, routeToGuest, TAP_FD } from '../network/guest-network.ts';
+import { forgetConnections } from '../network/hold-connections.ts';
+import {
+  filesOfVm,
+  limitDisk,
+  limitProcess,
+  prepareRuntimeDir,
+  type VmUser,
+  vmLimits,
+} from '../qemu/confinement.ts';
+import { differenceOf, hardwareTraits, loadStream, qemuVersion } from '../qemu/migration.ts';
+import {
+  kernelCommandLine,
+  macAddress,
+  NODES,
+  qemuArguments,
+  type VmSpec,
+  vmSockets,
+} from '../qemu/qemu-command.ts';
+import {
+  freeLoopbackPort,
+  killProcess,
+  type LaunchedVm,
+  launchVm,
+  type ProcessIdentity,
+  waitForExit,
+} from '../qemu/qemu-process.ts';
 import type { QmpClient } from '../qemu/qmp-client.ts';
-import type { VmUser } from '../qemu/uid.ts';
-import { vmSockets } from '../qemu/vm-spec.ts';
-import { type LaunchedQemu, launchQemu, makeFolders, sizeOf } from './launch-qemu.ts';
-import { checkFit, loadMemory } from './load-memory.ts';
 import { Machine } from './machine.ts';
-import { type VmRecord, vmFolder, writeRecord } from './record.ts';
-import type { Template } from './template-files.ts';
-import { loadTemplate, wakeMachine } from './wake-machine.ts';
-
-/** The memory of a template, opened for a launch and loaded into its QEMU. */
-
-/** The template failed and its machine is gone: boot without it. */
-export class TemplateError extends Error {
-  override name = 'TemplateError';
-  readonly template: Template;
-
-  constructor(template: Template, cause: unknown) {
-    super(messageOf(cause), { cause });
-    this.template = template;
-  }
-}
-
-export interface TemplateMemory extends AsyncDisposable {
-  readonly template: Template;
-  readonly file: FileHandle;
-  readonly verified: Promise<void>;
-}
-
-/** @throws TemplateError */
-async function openTemplateMemory({ templates }: HostContext, template: Template): Promise<TemplateMemory> {
-  try {
-    const { file, verified } = await templates.open(template);
-    const close = async () => {
-      // The verification reads the file.
-      await verified.catch(() => undefined);
-      await file.close();
-    };
-    return { template, file, verified, [Symbol.asyncDispose]: close };
-  } catch (error) {
-    throw new TemplateError(template, error);
-  }
-}
-
-/** @throws TemplateError, or the signal's reason */
-async function loadTemplateMemory(
-  { template, verified }: TemplateMemory,
-  into: { readonly qmp: QmpClient; readonly qemu_log: string; readonly signal: AbortSignal },
-): Promise<void> {
-  try {
-    await loadTemplate(template, verified, into);
-  } catch (error) {
-    into.signal.throwIfAborted();
-    throw new TemplateError(template, error);
-  }
-}
+import { makeVmFolder, type VmFolder, type VmRecord, vmFolder, writeRecord } from './record.ts';
+import { loadTemplate, makeHostKey, type Template, wakeMachine } from './template-files.ts';
 
 const EXIT_MS = 10_000;
 
@@ -349,4 +323,243 @@ async function addBitmap(qmp: QmpClient): Promise<void> {
     granularity: DIRTY_GRANULARITY,
     persistent: false,
   });
+}
+
+/** Less than the time that a start may take. */
+const LOAD_MS = 480_000;
+
+/**
+ * Loads saved memory into a QEMU that waits for it, if hardware and disk generation match.
+ * The memory is of other hardware, or of another generation of the disk.
+ */
+export class MemoryUnfitError extends Error {
+  override name = 'MemoryUnfitError';
+}
+
+export interface VmSize {
+  readonly cpus: number;
+  readonly memory_mib: number;
+}
+
+/** The QEMU that the memory is loaded into. */
+export interface Inlet {
+  readonly context: HostContext;
+  readonly disk: DiskState;
+  readonly qmp: QmpClient;
+  readonly folder: VmFolder;
+  readonly signal: AbortSignal;
+}
+
+/** The checks that need no QEMU. @throws MemoryUnfitError */
+function checkFit(
+  { context, spec }: Pick<Inlet, 'context'> & { readonly spec: VmSize },
+  memory: MemoryRef,
+  disk: { readonly generation: number; readonly image_version: string },
+): void {
+  const { cpus, memory_mib } = spec;
+  const { image_version } = disk;
+  const difference = differenceOf(
+    memory.traits,
+    hardwareTraits({ cpus, memory_mib, accel: context.accel, image_version, network: networkKind(context) }),
+  );
+  if (difference) throw new MemoryUnfitError(difference);
+  if (disk.generation !== memory.generation)
+    throw new MemoryUnfitError(`its disk is at generation ${disk.generation}, not ${memory.generation}`);
+}
+
+function incomingSocket({ runtime }: VmFolder): string {
+  return vmSockets(runtime).incoming;
+}
+
+/** The guest is paused afterwards, as it was when it was saved. */
+async function loadMemory({ context, disk, qmp, folder, signal }: Inlet, memory: MemoryRef): Promise<void> {
+  const difference = differenceOf(memory.traits, { qemu: await qemuVersion(qmp) });
+  if (difference) throw new MemoryUnfitError(difference);
+  const { key, parts, key_id, salt, epoch, generation } = memory;
+  const encryption = { key_id, salt: Buffer.from(salt, 'base64') };
+  const place = { disk_id: disk.instance_id, epoch, generation };
+  const inlet = {
+    path: incomingSocket(folder),
+    qemu_log: folder.qemu_log,
+    timeout_ms: LOAD_MS,
+    signal,
+  };
+  await loadStream(qmp, inlet, (within) =>
+    readMemory({ key, parts, encryption }, { store: context.store, place, keys: disk.keys, signal: within }),
+  );
+}
+
+const LAUNCH_TRIES = 3;
+
+export interface LaunchedQemu {
+  readonly vm: LaunchedVm;
+  readonly network: VmNetwork;
+  readonly kernel_parameters: string;
+}
+
+export interface QemuParts {
+  readonly folder: VmFolder;
+  readonly image: HostImage;
+  readonly owner: VmUser | null;
+  readonly lazy: LazyOverlay | null;
+  /** The guest boots: QEMU passes it a host key. */
+  readonly offers_host_key: boolean;
+  /** QEMU waits for a suspended VM's memory, from a socket. */
+  readonly resumes: boolean;
+  /** QEMU waits for the command to read this file. */
+  readonly memory_fd: number | undefined;
+}
+
+type Placed = { readonly context: HostContext; readonly assignment: Assignment };
+
+/** Starts a VM's QEMU, paused, as the VM's own user, in its jail and control group. */
+async function launchQemu(placed: Placed, parts: QemuParts): Promise<LaunchedQemu> {
+  const host_key_path = parts.offers_host_key ? await offerHostKey(parts) : undefined;
+  try {
+    const launched = await launchOnFreePort(placed, parts, host_key_path);
+    // Before it gets a memory: memory that a process has already stays in the group that it was charged to.
+    limitMachine(placed, launched.vm.identity);
+    return launched;
+  } finally {
+    if (host_key_path) await rm(host_key_path, { force: true });
+  }
+}
+
+/** Another program may take the port between our look and QEMU's. */
+async function launchOnFreePort(
+  placed: Placed,
+  parts: QemuParts,
+  host_key_path: string | undefined,
+): Promise<LaunchedQemu> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await launchOnce(placed, parts, host_key_path);
+    } catch (error) {
+      const taken = error instanceof Error && /host forwarding|Address already in use/i.test(error.message);
+      if (!taken || attempt === LAUNCH_TRIES) throw error;
+    }
+  }
+}
+
+async function launchOnce(
+  { context, assignment: { instance_id, vm_id, spec } }: Placed,
+  { folder, image, owner, lazy, resumes, memory_fd }: QemuParts,
+  host_key_path: string | undefined,
+): Promise<LaunchedQemu> {
+  const tap = owner && context.network;
+  const network: VmNetwork = tap
+    ? { kind: 'tap', address: guestAddress(spec.slot) }
+    : { kind: 'user', ssh_forward_port: await freeLoopbackPort() };
+  const machine: VmSpec = {
+    ...{ instance_id, vm_id, accel: context.accel, hostname: spec.hostname, ...sizeOf(spec) },
+    kernel_path: image.kernel_path,
+    initrd_path: image.initrd_path,
+    overlay_path: overlayPaths(context.paths.overlays, instance_id).overlay,
+    base_path: image.rootfs_path,
+    ...(lazy ? { lazy: lazy.backing } : {}),
+    runtime_dir: folder.runtime,
+    network: network.kind === 'tap' ? { kind: 'tap', fd: TAP_FD } : { ...network, restricted: false },
+    ...(host_key_path === undefined ? {} : { host_key_path }),
+    ...(resumes ? { incoming: { socket_path: incomingSocket(folder) } } : {}),
+    ...(memory_fd === undefined ? {} : { incoming: 'told' as const }),
+  };
+  if (tap) {
+    // The agent removes them too, but later, and not while it was down.
+    const forgotten = forgetConnections(tap, spec.slot).catch(() => undefined);
+    await Promise.all([routeToGuest(tap, spec.slot), forgotten]);
+  }
+  const vm = await launchVm({
+    qemu_binary: context.qemu_binary,
+    arguments: qemuArguments(machine),
+    ...(owner ? { run_as: owner } : {}),
+    ...(owner && context.jail ? { jail: { jail: context.jail, files: filesOfVm(machine) } } : {}),
+    ...(tap
+      ? { onTap: (command) => onTap(tap, { slot: spec.slot, mac: macAddress(instance_id) }, command) }
+      : {}),
+    ...(memory_fd === undefined ? {} : { memory_fd }),
+    runtime_dir: folder.runtime,
+    log_path: folder.qemu_log,
+  });
+  return { vm, network, kernel_parameters: kernelCommandLine(machine) };
+}
+
+/**
+ * A host key that QEMU reads as it starts: under emulation a guest needs half a second to generate one. The file lies in a
+ * folder that QEMU's jail shows, so that nothing holds it when it is removed.
+ */
+async function offerHostKey({ folder: { runtime }, owner }: QemuParts): Promise<string> {
+  const path = join(runtime, 'host-key');
+  const { host_key, host_key_pub } = makeHostKey();
+  await rm(path, { force: true });
+  await using file = await open(path, 'wx', 0o600);
+  await file.writeFile(host_key_pub + host_key);
+  if (owner) await file.chown(owner.uid, owner.gid);
+  return path;
+}
+
+export async function makeFolders(folder: VmFolder, owner: VmUser | null): Promise<void> {
+  await makeVmFolder(folder);
+  if (owner) prepareRuntimeDir(folder.runtime, owner.uid, owner.gid);
+  else await makeVmFolder({ ...folder, folder: folder.runtime });
+}
+
+export function sizeOf({ cpus, memory_mib }: Assignment['spec']) {
+  return { cpus, memory_mib };
+}
+
+function limitMachine(
+  { context, assignment: { instance_id, spec } }: Placed,
+  { pid }: ProcessIdentity,
+): void {
+  const limits = vmLimits({ cpus: spec.cpus, memory_mib: spec.memory_mib, accel: context.accel });
+  const result = limitProcess(context.cgroups, instance_id, pid, limits);
+  if (!result.limited) context.log.warn({ instance_id, reason: result.reason }, 'the VM runs without limits');
+}
+
+/**
+ * The memory of a template, opened for a launch and loaded into its QEMU.
+ * The template failed and its machine is gone: boot without it.
+ */
+export class TemplateError extends Error {
+  override name = 'TemplateError';
+  readonly template: Template;
+
+  constructor(template: Template, cause: unknown) {
+    super(messageOf(cause), { cause });
+    this.template = template;
+  }
+}
+
+export interface TemplateMemory extends AsyncDisposable {
+  readonly template: Template;
+  readonly file: FileHandle;
+  readonly verified: Promise<void>;
+}
+
+/** @throws TemplateError */
+async function openTemplateMemory({ templates }: HostContext, template: Template): Promise<TemplateMemory> {
+  try {
+    const { file, verified } = await templates.open(template);
+    const close = async () => {
+      // The verification reads the file.
+      await verified.catch(() => undefined);
+      await file.close();
+    };
+    return { template, file, verified, [Symbol.asyncDispose]: close };
+  } catch (error) {
+    throw new TemplateError(template, error);
+  }
+}
+
+/** @throws TemplateError, or the signal's reason */
+async function loadTemplateMemory(
+  { template, verified }: TemplateMemory,
+  into: { readonly qmp: QmpClient; readonly qemu_log: string; readonly signal: AbortSignal },
+): Promise<void> {
+  try {
+    await loadTemplate(template, verified, into);
+  } catch (error) {
+    into.signal.throwIfAborted();
+    throw new TemplateError(template, error);
+  }
 }

@@ -3,9 +3,11 @@
  *
  *   launch ──▶ booting ──guest answers──▶ up ──RESET──▶ booting …
  *                 └──────────SHUTDOWN──────┴──▶ off        (from any state: gone, when the process ends)
+ *   running ──a disk request fails on this host──▶ stalled ──cont, and no failure for some seconds──▶ running
  *
  * Invariant: the record on disk is never behind the process. It is written before the recorded action.
  */
+
 import { join } from 'node:path';
 import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import type { Reason } from '../../protocol/types.ts';
@@ -15,18 +17,15 @@ import { untrustedText } from '../../shared/untrusted-text.ts';
 import { MachineDisk } from '../disk/dirty-blocks.ts';
 import { type LazyOverlay, OverlayExport } from '../disk/lazy-overlay.ts';
 import { GuestAgent } from '../guest/guest-agent.ts';
-import { LoginWatch } from '../guest/login-watch.ts';
+import { LoginWatch } from '../guest/sshd.ts';
 import type { GuestNetwork } from '../network/guest-network.ts';
-import { isAlive, killProcess, waitForExit } from '../qemu/process-identity.ts';
-import { findMonitor, onVmExit } from '../qemu/qemu-process.ts';
-import { QmpClient } from '../qemu/qmp-client.ts';
-import type { QmpEvent, QmpEventData } from '../qemu/qmp-types.ts';
-import type { VmUser } from '../qemu/uid.ts';
-import { vmSockets } from '../qemu/vm-spec.ts';
+import type { VmUser } from '../qemu/confinement.ts';
+import { vmSockets } from '../qemu/qemu-command.ts';
+import { findMonitor, isAlive, killProcess, onVmExit, waitForExit } from '../qemu/qemu-process.ts';
+import { QmpClient, type QmpEvent, type QmpEventData } from '../qemu/qmp-client.ts';
 import { ConsoleLog } from './console-log.ts';
 import { type GuestPorts, guestPortsOf } from './guest-ports.ts';
 import { type VmFolder, type VmRecord, writeRecord } from './record.ts';
-import { Stall } from './stall.ts';
 
 const QUIT_MS = 5_000;
 /** Ending a VM is worse than waiting: a host that is short of memory, or was suspended, may take this long. */
@@ -397,4 +396,76 @@ export class Machine {
     // The record says that the guest runs; the agent died just before it sent `cont`.
     if (status === 'prelaunch' && this.#record.released) await this.qmp.execute('cont', undefined);
   }
+}
+
+const RETRY_MS = 1_000;
+/** A resumed guest meets a full disk again at its next write, which may take a moment. */
+const OVER_AFTER_MS = 3_000;
+
+/**
+ * A guest that QEMU has paused because a disk request failed on this host (`werror=stop`, `rerror=stop`). QEMU keeps the request.
+ * It is retried every second, and the guest never sees an error.
+ *
+ *   running ──BLOCK_IO_ERROR──▶ stalled ──cont, and no failure for some seconds──▶ running
+ */
+class Stall {
+  readonly #resume: () => Promise<void>;
+  readonly #changed: () => void;
+  readonly #log: Log;
+  #reason: Reason | null = null;
+  #timer: NodeJS.Timeout | undefined;
+
+  /** `resume` continues the guest; `changed` is called when the reason changes. */
+  constructor(options: { resume: () => Promise<void>; changed: () => void; log: Log }) {
+    this.#resume = options.resume;
+    this.#changed = options.changed;
+    this.#log = options.log;
+  }
+
+  /** null: the guest is not stalled. */
+  get reason(): Reason | null {
+    return this.#reason;
+  }
+
+  /** A request failed and paused the guest. Several may fail at once. */
+  began(failed: QmpEventData['BLOCK_IO_ERROR']): void {
+    this.#become(reasonOf(failed));
+    this.#in(RETRY_MS, () => void this.#retry());
+  }
+
+  close(): void {
+    clearTimeout(this.#timer);
+  }
+
+  async #retry(): Promise<void> {
+    // Set before the resume: a request that fails again replaces this timer.
+    this.#in(OVER_AFTER_MS, () => this.#become(null));
+    try {
+      await this.#resume();
+    } catch (error) {
+      this.#log.warn({ reason: messageOf(error) }, 'the VM could not be resumed');
+      this.#in(RETRY_MS, () => void this.#retry());
+    }
+  }
+
+  #in(ms: number, act: () => void): void {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(act, ms);
+  }
+
+  #become(reason: Reason | null): void {
+    const before = this.#reason;
+    this.#reason = reason;
+    if (before?.code !== reason?.code) this.#changed();
+  }
+}
+
+function reasonOf({ nospace, operation, reason }: QmpEventData['BLOCK_IO_ERROR']): Reason {
+  const waits = 'The VM waits, and goes on by itself.';
+  return nospace
+    ? { code: 'disk_full', message: `The host has no room for what the guest writes. ${waits}` }
+    : {
+        code: 'disk_error',
+        message: `The host could not ${operation === 'read' ? 'read' : 'write'} the disk: ${untrustedText(reason)}. ${waits}`,
+      };
 }

@@ -9,7 +9,7 @@ import { errnoOf } from '../../shared/errors.ts';
 import { type InstanceId, isId, type VmId } from '../../shared/ids.ts';
 import { syncFolder, writeFileDurably } from '../durable-file.ts';
 import type { VmNetwork } from '../network/addresses.ts';
-import type { ProcessIdentity } from '../qemu/process-identity.ts';
+import type { ProcessIdentity } from '../qemu/qemu-process.ts';
 
 /** A flush whose data is complete: what an adopting agent needs to finish it. */
 export interface FlushRecord {
@@ -127,13 +127,6 @@ export async function listVmFolders(vms_dir: string): Promise<InstanceId[]> {
   return names.filter((name): name is InstanceId => isId('inst', name));
 }
 
-/**
- * `loss.json` of a VM's folder: what is lost of an instance's disk or memory, until the control plane has told its owner.
- *
- * Invariant: the file is written durably before the loss is final (an overlay set aside, a guest started without its memory), and
- * removed only after a report of it counted. So an agent that dies in between leaves the report to the next one.
- */
-
 export interface UnreportedLoss {
   readonly reason: Reason;
   /** Of the boot that found it. */
@@ -142,7 +135,14 @@ export interface UnreportedLoss {
   readonly set_aside: boolean;
 }
 
-/** null: there is none, or the file is damaged. It is replaced whole. */
+/**
+ * `loss.json` of a VM's folder: what is lost of an instance's disk or memory, until the control plane has told its owner.
+ *
+ * Invariant: the file is written durably before the loss is final (an overlay set aside, a guest started without its memory), and
+ * removed only after a report of it counted. So an agent that dies in between leaves the report to the next one.
+ *
+ * null: there is none, or the file is damaged. It is replaced whole.
+ */
 export async function readLoss(folder: VmFolder): Promise<UnreportedLoss | null> {
   try {
     return JSON.parse(await readFile(folder.loss, 'utf8')) as UnreportedLoss;

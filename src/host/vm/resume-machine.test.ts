@@ -9,8 +9,7 @@ import { NoSpaceError } from '../disk/overlay-files.ts';
 import { LeaseOverError } from '../lease/host-lease.ts';
 import { StreamRefusedError } from '../qemu/migration.ts';
 import { QmpTimeoutError } from '../qemu/qmp-client.ts';
-import { GuestMayRunError, type How, MayBeConsumedError } from './launch-machine.ts';
-import { MemoryUnfitError } from './load-memory.ts';
+import { GuestMayRunError, type How, MayBeConsumedError, MemoryUnfitError } from './launch-machine.ts';
 import { isRetriedStep, NotResumedError, resumeOrBoot } from './resume-machine.ts';
 
 const memory: MemoryRef = {

@@ -25,9 +25,9 @@ import {
   type Launch,
   launchMachine,
   MayBeConsumedError,
+  MemoryUnfitError,
   TemplateError,
 } from './launch-machine.ts';
-import { MemoryUnfitError } from './load-memory.ts';
 import type { Machine } from './machine.ts';
 
 /** How long a passing failure is retried before the start is given up. */

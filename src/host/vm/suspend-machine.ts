@@ -18,13 +18,11 @@ import { discardMemory, storeMemory } from '../../disk-format/memory-format.ts';
 import type { Consistency, MemoryRef } from '../../protocol/types.ts';
 import { backoffMs, pause, retryWithBackoff } from '../../shared/retry.ts';
 import { type DiskState, FencedError } from '../disk/disk-state.ts';
-import { type FlushContext, flushMachine, prepareFlush } from '../disk/flush-disk.ts';
-import { freeze, thaw } from '../disk/freeze.ts';
+import { type FlushContext, flushMachine, freeze, prepareFlush, thaw } from '../disk/flush-disk.ts';
 import type { HostContext } from '../host-context.ts';
-import { hardwareTraits, qemuVersion } from '../qemu/machine-traits.ts';
-import { maxStreamBytes, saveStream } from '../qemu/migration.ts';
+import type { VmUser } from '../qemu/confinement.ts';
+import { hardwareTraits, maxStreamBytes, qemuVersion, saveStream } from '../qemu/migration.ts';
 import type { QmpClient } from '../qemu/qmp-client.ts';
-import type { VmUser } from '../qemu/uid.ts';
 import type { Machine } from './machine.ts';
 
 export interface SuspendOptions {

@@ -1,6 +1,6 @@
 /**
- * The templates of a host, in `templates/<key>/`: `memory`, QEMU's migration stream of a booted machine that waits for the
- * identity of an instance, and `template.json`, with the machine's shape and the stream's digest. A cache.
+ * A template on this host's disk, and waking a machine from it. `templates/<key>/` has `memory`, QEMU's migration stream of a booted
+ * machine that waits for the identity of an instance, and `template.json`, with the machine's shape and the stream's digest. A cache.
  *
  * Invariants:
  * - a template gets its folder when it is complete and durable: a crash leaves files in `making` only;
@@ -9,17 +9,19 @@
  *   (inode, size, times);
  * - templates are limited in number, bytes and age. The least recently used is evicted first.
  */
-import { createHash } from 'node:crypto';
+import { createHash, generateKeyPairSync, randomBytes } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { type FileHandle, mkdir, open, readdir, readFile, rename, rm, stat, utimes } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { MachineTraits } from '../../protocol/types.ts';
 import { noteGarbage } from '../../shared/release.ts';
 import { syncFolder, writeFileDurably } from '../durable-file.ts';
+import { openAgentChannel } from '../guest/guest-agent.ts';
 import type { HostImage } from '../images/host-images.ts';
 import type { VmNetwork } from '../network/addresses.ts';
-import { hardwareTraits } from '../qemu/machine-traits.ts';
-import type { Accelerator } from '../qemu/vm-spec.ts';
+import { differenceOf, hardwareTraits, loadFile, qemuVersion } from '../qemu/migration.ts';
+import type { Accelerator } from '../qemu/qemu-command.ts';
+import type { QmpClient } from '../qemu/qmp-client.ts';
 
 /** Part of every key: a new number makes all older templates unused. */
 const FORMAT = 2;
@@ -191,4 +193,126 @@ function isDescription(value: unknown): value is Description {
     Number.isSafeInteger(bytes) &&
     Number.isSafeInteger(made_at_ms)
   );
+}
+
+const TYPE = 'ssh-ed25519';
+const LINE = /.{1,70}/g;
+/** The padding of an unencrypted key (PROTOCOL.key in OpenSSH's sources). */
+const BLOCK_BYTES = 8;
+
+export interface HostKeyFiles {
+  readonly host_key: string;
+  readonly host_key_pub: string;
+}
+
+/** Makes an SSH host key like `ssh-keygen -t ed25519`, which takes half a second in an emulated guest. */
+export function makeHostKey(): HostKeyFiles {
+  const { x, d } = generateKeyPairSync('ed25519').privateKey.export({ format: 'jwk' });
+  const [public_half, seed] = [Buffer.from(String(x), 'base64url'), Buffer.from(String(d), 'base64url')];
+  const public_blob = Buffer.concat([text(TYPE), text(public_half)]);
+  const check = randomBytes(4);
+  const secret = Buffer.concat([
+    ...[check, check, public_blob, text(Buffer.concat([seed, public_half]))],
+    text(''), // no comment
+  ]);
+  const padding = Buffer.from(
+    Array.from({ length: (BLOCK_BYTES - (secret.length % BLOCK_BYTES)) % BLOCK_BYTES }, (_, at) => at + 1),
+  );
+  const all = Buffer.concat([
+    ...[Buffer.from('openssh-key-v1\0'), text('none'), text('none'), text('')],
+    ...[Buffer.from([0, 0, 0, 1]), text(public_blob), text(Buffer.concat([secret, padding]))],
+  ]);
+  const lines = all.toString('base64').match(LINE) ?? [];
+  return {
+    host_key: ['-----BEGIN OPENSSH PRIVATE KEY-----', ...lines, '-----END OPENSSH PRIVATE KEY-----', ''].join(
+      '\n',
+    ),
+    host_key_pub: `${TYPE} ${public_blob.toString('base64')}\n`,
+  };
+}
+
+/** RFC 4251, section 5: `string`. */
+function text(value: string | Buffer): Buffer {
+  const bytes = Buffer.from(value);
+  const length = Buffer.alloc(4);
+  length.writeUInt32BE(bytes.length);
+  return Buffer.concat([length, bytes]);
+}
+
+const ASLEEP = 'berth-asleep files';
+const AWAKE = 'berth-awake';
+/** The seed of the kernel's random number generator, which needs 32. */
+const SEED_BYTES = 64;
+const LOAD_MS = 60_000;
+/** It needs a few milliseconds of processor time, but the host may be busy. */
+const WAKE_MS = 60_000;
+
+export interface Sleeper {
+  readonly qmp: QmpClient;
+  readonly qemu_log: string;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * Loads a template's memory into an instance's machine, then sends the lines that give it the instance's identity. Until
+ * then the guest has no disk, network or secret, and runs only its first process, which waits (guest/initrd/init).
+ *
+ * Whether a line of the guest says that it waits for its identity.
+ */
+export function isAsleep(line: Buffer): boolean {
+  return line.toString('latin1').trim() === ASLEEP;
+}
+
+/** Loads the memory into a QEMU started with `-incoming`. When it fails, the guest has not run. */
+export async function loadTemplate(
+  template: Template,
+  verified: Promise<void>,
+  { qmp, qemu_log, signal }: Sleeper,
+): Promise<void> {
+  const difference = differenceOf(template.traits, { qemu: await qemuVersion(qmp) });
+  if (difference) throw new Error(difference);
+  await Promise.all([loadFile(qmp, { qemu_log, timeout_ms: LOAD_MS, signal }), verified]);
+}
+
+/** What makes a template's machine that of an instance. */
+export interface GuestIdentity {
+  readonly kernel_parameters: string;
+  /** The network card's address: the loaded memory has the template's. */
+  readonly mac: string;
+  /** Lines of authorized_keys. */
+  readonly authorized_keys: readonly string[];
+}
+
+/** Resolves once the guest has its own random seed and identity. It then continues to boot from its disk. */
+export async function wakeMachine(
+  agent_socket: string,
+  identity: GuestIdentity,
+  signal: AbortSignal,
+): Promise<void> {
+  const deadline = performance.now() + WAKE_MS;
+  const channel = await openAgentChannel(agent_socket, deadline);
+  const given_up = () => channel.destroy(new Error('the start was cancelled'));
+  signal.addEventListener('abort', given_up, { once: true });
+  try {
+    signal.throwIfAborted();
+    channel.send(Buffer.from(linesOf(identity)));
+    while ((await channel.nextLine(deadline, 'waking')).toString('latin1').trim() !== AWAKE);
+  } finally {
+    signal.removeEventListener('abort', given_up);
+    // The guest agent will use this channel, which accepts one connection at a time.
+    channel.destroy(new Error('the guest is awake'));
+  }
+}
+
+/** The guest uses the host key only if its disk has none, or has another instance's. */
+function linesOf({ kernel_parameters, mac, authorized_keys }: GuestIdentity): string {
+  const files = { ...makeHostKey(), authorized_keys: authorized_keys.map((line) => `${line}\n`).join('') };
+  return [
+    `seed ${randomBytes(SEED_BYTES).toString('hex')}`,
+    `time ${BigInt(Date.now()) * 1_000_000n}`,
+    `words ${kernel_parameters}`,
+    `mac ${mac}`,
+    ...Object.entries(files).map(([name, text]) => `file ${name} ${Buffer.from(text).toString('hex')}`),
+    'end\n',
+  ].join('\n');
 }

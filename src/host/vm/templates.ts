@@ -1,31 +1,52 @@
 /**
- * The templates of this host. A starting VM looks for one. After a boot that found none, one is made in the background, one
- * at a time. A start never fails or waits because of templates: without one, the VM boots.
+ * The templates of this host: memory images of booted guests that a starting VM uses instead of booting. After a boot that found none, one
+ * is made in the background, one at a time: the image boots with `berth.template=1` until its init sleeps, and its memory is saved.
+ * A start never fails or waits because of templates: without one, the VM boots.
  *
  * If a template cannot be made, or was rejected REJECTIONS times, its kind has none until the agent restarts.
  */
-import type { FileHandle } from 'node:fs/promises';
+import { readdirSync } from 'node:fs';
+import { chmod, type FileHandle, mkdir, rm } from 'node:fs/promises';
+import { setPriority } from 'node:os';
+import { join } from 'node:path';
 import { Signal } from '../../shared/concurrency.ts';
 import { messageOf } from '../../shared/errors.ts';
+import { newId } from '../../shared/ids.ts';
 import type { Log } from '../../shared/log.ts';
 import { pause } from '../../shared/retry.ts';
 import type { BootSlots } from '../boot-slots.ts';
-import { listHostImages } from '../images/host-images.ts';
-import type { ImageKeeper } from '../images/image-keeper.ts';
+import { createOverlay, ensureRoom } from '../disk/overlay-files.ts';
+import { openAgentChannel } from '../guest/guest-agent.ts';
+import { type ImageKeeper, listHostImages } from '../images/host-images.ts';
 import type { VmNetwork } from '../network/addresses.ts';
-import type { Accelerator } from '../qemu/vm-spec.ts';
-import { clearAway, type MakeOptions, makeTemplate } from './make-template.ts';
+import { filesOfVm, type Jail, prepareRuntimeDir } from '../qemu/confinement.ts';
+import { hardwareTraits, maxStreamBytes, qemuVersion, saveStream } from '../qemu/migration.ts';
+import { type Accelerator, qemuArguments, type VmSpec, vmSockets } from '../qemu/qemu-command.ts';
+import {
+  findOrphans,
+  freeLoopbackPort,
+  killProcess,
+  type LaunchedVm,
+  launchVm,
+  type ProcessIdentity,
+  waitForExit,
+} from '../qemu/qemu-process.ts';
+import type { QmpClient } from '../qemu/qmp-client.ts';
 import {
   boundTemplates,
   findTemplate,
   identityOf,
+  isAsleep,
+  makingFolder,
   noteUse,
   openMemory,
+  publishTemplate,
   removeTemplate,
   type Shape,
   type Template,
   templateKey,
   verifyMemory,
+  writeMemory,
 } from './template-files.ts';
 
 const REJECTIONS = 2;
@@ -175,4 +196,149 @@ export class Templates {
     const here = new Set((await listHostImages(images_dir)).map(({ version }) => version));
     await boundTemplates(templates_dir, (version) => here.has(version));
   }
+}
+
+const ASLEEP_MS = 300_000;
+const EXIT_MS = 5_000;
+/** Free disk space needed besides the memory. */
+const SPARE_BYTES = 1024 ** 3;
+const LOWEST_PRIORITY = 19;
+
+export interface MakeOptions {
+  readonly templates_dir: string;
+  readonly shape: Shape;
+  readonly qemu_binary: string;
+  readonly qemu_img_binary: string;
+  /** null: as the agent's user. */
+  readonly run_as: { readonly uid: number; readonly gid: number } | null;
+  /** null: no jail. */
+  readonly jail: Jail | null;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * Makes a template: boots the image with `berth.template=1`, waits until its init sleeps, and saves its memory.
+ *
+ * Invariants:
+ * - the machine belongs to no instance: it has a new id, an empty disk that must stay empty, and no network;
+ * - all its files are in `templates/making`: after a crash the next agent ends a QEMU found there and removes the folder;
+ * - it runs at the lowest priority, because no user waits for it.
+ *
+ * Resolves when the template exists. When it throws, nothing is left of it.
+ */
+async function makeTemplate(options: MakeOptions): Promise<void> {
+  const { templates_dir, shape, run_as, signal } = options;
+  const work_dir = makingFolder(templates_dir);
+  const runtime_dir = join(work_dir, 'run');
+  await clearAway(templates_dir);
+  await ensureRoom(templates_dir, 'a template', maxStreamBytes(shape.memory_mib) + SPARE_BYTES);
+  await mkdir(work_dir);
+  // mkdir's mode is subject to the umask.
+  await chmod(work_dir, 0o711);
+  let vm: LaunchedVm | undefined;
+  try {
+    if (run_as) prepareRuntimeDir(runtime_dir, run_as.uid, run_as.gid);
+    else await mkdir(runtime_dir, { mode: 0o700 });
+    vm = await launch(options, work_dir, runtime_dir);
+    lowerPriority(vm.identity);
+    await untilAsleep(vm, vmSockets(runtime_dir).agent, signal);
+    await vm.qmp.execute('stop', undefined);
+    await save(options, vm.qmp, runtime_dir);
+  } finally {
+    vm?.qmp.close();
+    if (vm) await end(vm.identity);
+    await rm(work_dir, { recursive: true, force: true });
+  }
+}
+
+/** Ends the QEMU and removes the files of a template that an earlier agent was making. */
+async function clearAway(templates_dir: string): Promise<void> {
+  for (const { identity } of findOrphans(templates_dir)) await end(identity);
+  await rm(makingFolder(templates_dir), { recursive: true, force: true });
+}
+
+async function end(identity: ProcessIdentity): Promise<void> {
+  killProcess(identity, 'SIGKILL');
+  await waitForExit(identity, EXIT_MS);
+}
+
+async function launch(
+  { shape, qemu_binary, qemu_img_binary, run_as, jail }: MakeOptions,
+  work_dir: string,
+  runtime_dir: string,
+): Promise<LaunchedVm> {
+  const { image, cpus, memory_mib, accel, network } = shape;
+  const instance_id = newId('inst');
+  const { overlay } = await createOverlay({
+    folder: work_dir,
+    instance_id,
+    size_bytes: image.size_bytes,
+    qemu_img_binary,
+    ...(run_as ? { owner: run_as } : {}),
+  });
+  const machine: VmSpec = {
+    ...{ instance_id, vm_id: newId('vm'), cpus, memory_mib, accel, hostname: 'template' },
+    ...{ kernel_path: image.kernel_path, initrd_path: image.initrd_path, base_path: image.rootfs_path },
+    ...{ overlay_path: overlay, runtime_dir },
+    // Its state must be that of a machine with this network: QEMU's user network has some of its own.
+    network:
+      network === 'tap'
+        ? { kind: 'none' }
+        : { kind: 'user', ssh_forward_port: await freeLoopbackPort(), restricted: true },
+    kernel_parameters: ['berth.template=1'],
+  };
+  return launchVm({
+    qemu_binary,
+    arguments: qemuArguments(machine),
+    runtime_dir,
+    log_path: join(work_dir, 'qemu.log'),
+    ...(run_as ? { run_as } : {}),
+    ...(run_as && jail ? { jail: { jail, files: filesOfVm(machine) } } : {}),
+  });
+}
+
+/** All of its threads exist before its guest runs. */
+function lowerPriority({ pid }: ProcessIdentity): void {
+  try {
+    for (const thread of readdirSync(`/proc/${pid}/task`)) setPriority(Number(thread), LOWEST_PRIORITY);
+  } catch {
+    // It has ended, which is detected elsewhere.
+  }
+}
+
+async function untilAsleep(vm: LaunchedVm, agent_socket: string, signal: AbortSignal): Promise<void> {
+  const deadline = performance.now() + ASLEEP_MS;
+  const channel = await openAgentChannel(agent_socket, deadline);
+  const given_up = () => channel.destroy(new Error('given up'));
+  signal.addEventListener('abort', given_up, { once: true });
+  try {
+    signal.throwIfAborted();
+    await vm.qmp.execute('cont', undefined);
+    while (!isAsleep(await channel.nextLine(deadline, 'booting a template')));
+  } finally {
+    signal.removeEventListener('abort', given_up);
+    channel.destroy(new Error('it sleeps'));
+  }
+}
+
+async function save(
+  { templates_dir, shape, run_as, signal }: MakeOptions,
+  qmp: QmpClient,
+  runtime_dir: string,
+): Promise<void> {
+  const { cpus, memory_mib, accel, image, network } = shape;
+  const traits = {
+    ...hardwareTraits({ cpus, memory_mib, accel, image_version: image.version, network }),
+    qemu: await qemuVersion(qmp),
+  };
+  const outlet = { path: join(runtime_dir, 'memory.sock'), owner: run_as, signal };
+  const { taken, whole } = await saveStream(qmp, outlet, (stream) =>
+    writeMemory(templates_dir, stream, maxStreamBytes(memory_mib)),
+  );
+  if (!whole) throw new Error('QEMU did not send all of its memory');
+  const written = (await qmp.execute('query-blockstats', {})).some(
+    ({ stats }) => stats.wr_operations + stats.unmap_operations > 0,
+  );
+  if (written) throw new Error('the guest has written to its disk');
+  await publishTemplate(templates_dir, templateKey(shape), { traits, ...taken });
 }

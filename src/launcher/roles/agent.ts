@@ -8,20 +8,22 @@ import { BootSlots } from '../../host/boot-slots.ts';
 import { RunCache } from '../../host/disk/run-cache.ts';
 import { EgressControl } from '../../host/egress/egress-control.ts';
 import { hostStore, permittedStore } from '../../host/host-store.ts';
-import { findHostImage } from '../../host/images/host-images.ts';
-import { ImageKeeper } from '../../host/images/image-keeper.ts';
-import { fenceVms } from '../../host/lease/fence.ts';
-import { startFencer } from '../../host/lease/fencer.ts';
+import { findHostImage, ImageKeeper } from '../../host/images/host-images.ts';
+import { fenceVms, readLease, startFencer } from '../../host/lease/fencer.ts';
 import { HostLease } from '../../host/lease/host-lease.ts';
-import { readLease } from '../../host/lease/lease-file.ts';
-import { type GuestNetwork, openGuestNetwork } from '../../host/network/guest-network.ts';
-import { mendForwarding } from '../../host/network/host-forwarding.ts';
-import { applyEgressRules, dataFolderId } from '../../host/network/user-network-rules.ts';
+import { type GuestNetwork, mendForwarding, openGuestNetwork } from '../../host/network/guest-network.ts';
+import { applyHostRules, dataFolderId } from '../../host/network/packet-rules.ts';
 import { AcceleratorError, chooseAccelerator } from '../../host/qemu/accelerator.ts';
-import { type CgroupMounts, hostCgroups } from '../../host/qemu/cgroup.ts';
-import { type Jail, openJail, refreshResolvers } from '../../host/qemu/jail.ts';
-import { machineHash } from '../../host/qemu/machine-traits.ts';
-import { kvmGroup, PROBE_UID } from '../../host/qemu/uid.ts';
+import {
+  type CgroupMounts,
+  hostCgroups,
+  type Jail,
+  kvmGroup,
+  openJail,
+  PROBE_UID,
+  refreshResolvers,
+} from '../../host/qemu/confinement.ts';
+import { machineHash } from '../../host/qemu/migration.ts';
 import { Templates } from '../../host/vm/templates.ts';
 import { openStore } from '../../object-store/open-store.ts';
 import { ControlPlaneClient, CredentialRefused } from '../../protocol/client.ts';
@@ -229,7 +231,7 @@ async function isolate(
       log.warn({ reason: messageOf(error) }, "the guests' resolvers could not be refreshed"),
     );
   const host = network ? await mendForwarding(network) : { chains: [], problem: network_problem };
-  const egress = await applyEgressRules({
+  const egress = await applyHostRules({
     data_folder_id: dataFolderId(data_dir),
     ...(network ? { egress_proxy_uid: network.egress_proxy_uid } : {}),
     chains: host.chains,

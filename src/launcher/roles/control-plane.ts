@@ -37,7 +37,7 @@ import { schedule } from '../../control-plane/schedule.ts';
 import { runTasks } from '../../control-plane/tasks/run-tasks.ts';
 import { Outbound } from '../../control-plane/webhooks/outbound/outbound.ts';
 import { runSenders } from '../../control-plane/webhooks/senders.ts';
-import { fenceVms } from '../../host/lease/fence.ts';
+import { fenceVms } from '../../host/lease/fencer.ts';
 import { type ObjectStore, ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
 import { openStore } from '../../object-store/open-store.ts';
 import { S3Store } from '../../object-store/s3-store.ts';

@@ -1,6 +1,6 @@
 /** Strikes the fleet with one fault, and takes it back. */
 import assert from 'node:assert/strict';
-import { commandLineOf } from '../../../src/host/qemu/process-identity.ts';
+import { commandLineOf } from '../../../src/host/qemu/qemu-process.ts';
 import { until } from '../../support/waiting.ts';
 import { addressOf, type Fleet, type MachineName, POSTGRES_ADDRESSES } from './fleet.ts';
 import type { Observer } from './observer.ts';

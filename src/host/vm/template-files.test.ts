@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { makeHostKey } from './make-host-key.ts';
+import { makeHostKey } from './template-files.ts';
 
 test('a new host key is readable by OpenSSH, complete, and never the same twice', (t) => {
   const folder = mkdtempSync(join(tmpdir(), 'bhk-'));

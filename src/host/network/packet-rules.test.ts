@@ -2,8 +2,66 @@ import assert from 'node:assert/strict';
 import { BlockList } from 'node:net';
 import { test } from 'node:test';
 import { CLOSED_IPV4, CLOSED_IPV6 } from '../../shared/networks.ts';
-import { egressProxyUid, VM_UID_BASE, VM_UID_COUNT } from '../qemu/uid.ts';
-import { dataFolderId, egressRules, parseResolvers } from './user-network-rules.ts';
+import { egressProxyUid, VM_UID_BASE, VM_UID_COUNT } from '../qemu/confinement.ts';
+import { GUEST, guestAddress } from './addresses.ts';
+import { dataFolderId, hostChains, hostRules, parseResolvers, sumWord, tapRules } from './packet-rules.ts';
+
+/** RFC 1071, of 16-bit words. */
+function checksum(words: readonly number[]): number {
+  let sum = words.reduce((total, word) => total + word, 0);
+  while (sum > 0xffff) sum = (sum & 0xffff) + (sum >>> 16);
+  return ~sum & 0xffff;
+}
+
+function wordsOf(address: string): number[] {
+  const [a = 0, b = 0, c = 0, d = 0] = address.split('.').map(Number);
+  return [(a << 8) + b, (c << 8) + d];
+}
+
+test('an ICMP error keeps its checksum when the address in it becomes the guest’s', () => {
+  for (let port = 1; port <= 65_535; port++) {
+    const address = guestAddress(port);
+    const before = checksum([0x0303, 0, ...wordsOf(address), 0x4500]);
+    const after = checksum([0x0303, sumWord(address, GUEST), ...wordsOf(GUEST), 0x4500]);
+    assert.equal(after, before, address);
+  }
+});
+
+test('every slot gives another address, and what is no slot is refused', () => {
+  const addresses = [1, 22_000, 65_535].map(guestAddress);
+  assert.deepEqual(addresses, ['198.18.0.1', '198.18.85.240', '198.18.255.255']);
+  for (const port of [0, -1, 1.5, 65_536]) assert.throws(() => guestAddress(port), /slot/);
+});
+
+test('a MAC address cannot add a rule', () => {
+  assert.throws(() => tapRules({ slot: 22_000, mac: '52:54:00:00:00:00 accept' }), /MAC/);
+});
+
+const about = { link: 'berth-0123abcd', resolvers: ['192.0.2.53'] };
+
+test('a host that did not forward before forwards from its uplinks to guests only', () => {
+  const rule = 'iifname { "eth0", "eth1" } oifname != "berth-*" drop';
+  const chains = hostChains({ ...about, uplinks: ['eth0', 'eth1'] }).join('\n');
+  assert.ok(chains.includes(rule));
+  // A host that forwarded before keeps what it forwards.
+  assert.ok(
+    !hostChains({ ...about, uplinks: [] })
+      .join('\n')
+      .includes('oifname != "berth-*" drop'),
+  );
+});
+
+test('only the host itself opens connections to guests, and guests reach only its resolvers', () => {
+  const lines = hostChains({ ...about, uplinks: [] }).map((line) => line.trim());
+  assert.ok(lines.includes('oifname "berth-0123abcd" ct state != { established, related } drop'));
+  const from_guests = lines.slice(lines.indexOf('chain from_guests {') + 1);
+  assert.deepEqual(from_guests.slice(0, from_guests.indexOf('}')), [
+    'ct state established,related accept',
+    'ip daddr { 192.0.2.53 } udp dport 53 accept',
+    'ip daddr { 192.0.2.53 } tcp dport 53 accept',
+    'goto refuse',
+  ]);
+});
 
 function closed(address: string): boolean {
   const family = address.includes(':') ? 'ipv6' : 'ipv4';
@@ -35,7 +93,7 @@ test('public addresses stay open', () => {
 });
 
 test('replies and DNS (port 53 only) to the host’s resolvers are accepted before blocked networks are rejected', () => {
-  const text = egressRules({ data_folder_id: 'a', resolvers: ['127.0.0.53', 'fd00::53'] });
+  const text = hostRules({ data_folder_id: 'a', resolvers: ['127.0.0.53', 'fd00::53'] });
   const established = text.indexOf('ct state established');
   const dns = text.indexOf('ip daddr { 127.0.0.53 } udp dport 53 accept');
   assert.ok(established !== -1 && established < dns && dns < text.indexOf('oifname "lo"'));
@@ -44,7 +102,7 @@ test('replies and DNS (port 53 only) to the host’s resolvers are accepted befo
 
 test('the networks that the host is on are closed, whatever their addresses', () => {
   const host_networks = ['203.0.113.7/24', 'fd00::2/64', 'x/24', '1.2.3.4/8 accept'];
-  const text = egressRules({ data_folder_id: 'a', resolvers: [], host_networks });
+  const text = hostRules({ data_folder_id: 'a', resolvers: [], host_networks });
   assert.ok(
     text.includes('ip daddr 203.0.113.7/24 goto refuse') && text.includes('ip6 daddr fd00::2/64 goto refuse'),
   );
@@ -52,12 +110,10 @@ test('the networks that the host is on are closed, whatever their addresses', ()
 });
 
 test('a hostile table name or resolver cannot add rules', () => {
-  assert.throws(() => egressRules({ data_folder_id: 'a; flush ruleset', resolvers: [] }), {
+  assert.throws(() => hostRules({ data_folder_id: 'a; flush ruleset', resolvers: [] }), {
     name: 'InvariantError',
   });
-  assert.ok(
-    !egressRules({ data_folder_id: 'a', resolvers: ['1.1.1.1 } accept', '::1%lo'] }).includes('dport'),
-  );
+  assert.ok(!hostRules({ data_folder_id: 'a', resolvers: ['1.1.1.1 } accept', '::1%lo'] }).includes('dport'));
 });
 
 test('resolvers are read as the C library reads them', () => {
@@ -70,7 +126,7 @@ test('each installation has its own egress proxy’s user, so the rules that a r
   const [one, other] = ['/var/lib/berth', '/srv/berth'].map(dataFolderId) as [string, string];
   assert.notEqual(egressProxyUid(one), egressProxyUid(other));
   for (const id of [one, other]) assert.ok(egressProxyUid(id) >= VM_UID_BASE + VM_UID_COUNT);
-  const rules = egressRules({ data_folder_id: one, resolvers: [], egress_proxy_uid: egressProxyUid(one) });
+  const rules = hostRules({ data_folder_id: one, resolvers: [], egress_proxy_uid: egressProxyUid(one) });
   assert.ok(rules.includes(`meta skuid ${egressProxyUid(one)} jump guest`));
   assert.ok(!rules.includes(String(egressProxyUid(other))));
 });

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { createLog } from '../../shared/log.ts';
 import { type GuestAgent, GuestAgentError } from './guest-agent.ts';
-import { type MachineWithSecrets, SecretPusher } from './secret-pusher.ts';
+import { type MachineWithSecrets, SecretPusher } from './guest-secrets.ts';
 
 /** A guest agent that runs apply-secrets.sh, or fails as often as it is told to. */
 class Guest {

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { createLog } from '../../shared/log.ts';
 import type { GuestAgent } from './guest-agent.ts';
-import { LoginWatch } from './login-watch.ts';
+import { LoginWatch } from './sshd.ts';
 
 const key = (letter: string) => `SHA256:${letter.repeat(43)}`;
 const login = (letter: string) =>

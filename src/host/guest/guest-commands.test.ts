@@ -7,8 +7,7 @@ import {
   GuestAgentError,
   GuestAgentTimeoutError,
 } from './guest-agent.ts';
-import { guestExec } from './guest-command.ts';
-import { readGuestFile, watchGuestFile } from './guest-files.ts';
+import { guestExec, readGuestFile, watchGuestFile } from './guest-commands.ts';
 
 /** Answers the nth question for a command’s status so. */
 function guest(status: (nth: number) => unknown) {

@@ -3,8 +3,30 @@ import { type TestContext, test } from 'node:test';
 import { createLog } from '../../shared/log.ts';
 import { fingerprintOf } from '../../shared/ssh-fingerprint.ts';
 import type { Machine } from '../vm/machine.ts';
+import { fingerprintOfLine, KeyPusher, keysAreAmong, linesWithEnvironment } from './authorized-keys.ts';
 import { GuestAgentError } from './guest-agent.ts';
-import { KeyPusher } from './key-pusher.ts';
+
+const [ED25519, SECURITY_KEY] = ['ssh-ed25519 AAAA', 'sk-ssh-ed25519@openssh.com BBBB'] as const;
+
+test('a line has the options of sshd before its key, and keeps its fingerprint', () => {
+  const [line, other] = linesWithEnvironment(
+    [ED25519, SECURITY_KEY],
+    ['BERTH_SECRET_A=berth-secret-0', 'SSL_CERT_FILE=/run/x'],
+  );
+  assert.equal(line, `environment="BERTH_SECRET_A=berth-secret-0",environment="SSL_CERT_FILE=/run/x" ${A}`);
+  assert.equal(fingerprintOfLine(line ?? ''), fingerprintOf(A));
+  assert.equal(fingerprintOfLine(other ?? ''), fingerprintOf(B));
+});
+
+test('without an environment a line is the key', () => {
+  assert.deepEqual(linesWithEnvironment([A], []), [A]);
+});
+
+test('lines with another environment allow the same keys', () => {
+  const before = linesWithEnvironment([A], ['X=1']);
+  assert.equal(keysAreAmong(before, [ED25519, SECURITY_KEY]), true);
+  assert.equal(keysAreAmong(linesWithEnvironment([ED25519, SECURITY_KEY], ['X=1']), before), false);
+});
 
 const [A, B, C] = ['ssh-ed25519 AAAA', 'ssh-ed25519 BBBB', 'ssh-ed25519 CCCC'] as const;
 const LOOK_AGAIN_MS = 2_000;

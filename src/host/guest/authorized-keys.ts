@@ -1,5 +1,6 @@
 /**
- * Keeps the guest's authorized keys as the control plane last set them. A frozen guest's agent refuses; the push is retried.
+ * The authorized keys of a guest: written through its agent as the control plane last set them, and the connections of keys that are
+ * gone are ended.
  *
  * Keys count as applied once they are in their file (the next handshake uses them) and the connections of all other keys have
  * ended. That is reported; after a revocation the ingress makes no connection to this guest until then.
@@ -7,12 +8,127 @@
  * Invariant: a call without an answer may have been executed, or may still be. Until a call is answered, the keys in force are
  * unknown, and every key that was sent may be in force.
  */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { messageOf } from '../../shared/errors.ts';
 import type { VmId } from '../../shared/ids.ts';
 import type { Log } from '../../shared/log.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
-import { applyFirstKeys, applyKeys, fingerprintOfLine, keysAreAmong } from './apply-keys.ts';
+import { fingerprintOf } from '../../shared/ssh-fingerprint.ts';
+import { untrustedText } from '../../shared/untrusted-text.ts';
 import type { GuestAgent } from './guest-agent.ts';
+import { fillGuestFile, guestExec } from './guest-commands.ts';
+
+/** `NAME=value` each; no value has a space or a quotation mark. */
+export type SessionEnvironment = readonly string[];
+
+/**
+ * Lines of authorized_keys: a key, with the environment of its sessions before it where there is one. Pure.
+ *
+ * sshd reads the lines at each login, so a change needs no restart of sshd. It sets the variables for every user, shell and command,
+ * with every distribution, and takes only names that its settings allow.
+ */
+export function linesWithEnvironment(
+  keys: readonly string[],
+  environment: SessionEnvironment,
+): readonly string[] {
+  if (environment.length === 0) return keys;
+  const options = environment.map((each) => `environment="${each}"`).join(',');
+  return keys.map((key) => `${options} ${key}`);
+}
+
+export function fingerprintOfLine(line: string): string {
+  return fingerprintOf(keyOf(line));
+}
+
+/** Whether `lines` allow no key that `others` do not allow. */
+export function keysAreAmong(lines: readonly string[], others: readonly string[]): boolean {
+  const allowed = new Set(others.map(keyOf));
+  return lines.every((line) => allowed.has(keyOf(line)));
+}
+
+function keyOf(line: string): string {
+  return line.startsWith('environment="') ? line.slice(line.indexOf(' ') + 1) : line;
+}
+
+const SCRIPT = readFileSync(join(import.meta.dirname, 'apply-keys.sh'), 'utf8');
+
+const AUTHORIZED_KEYS = '/run/berth/authorized_keys';
+
+/** The script's exit code for a call that a later one has overtaken. */
+const SUPERSEDED = 4;
+
+export interface AppliedKeys {
+  /** Number of connections ended. */
+  readonly ended: number;
+  /** Number of connections that are too new to judge: apply again in a moment. */
+  readonly young: number;
+}
+
+/**
+ * Rises with every call, also across restarts of this process, per guest. If the clock was set back, the guest answers with the
+ * latest sequence; a guest that lies there harms itself alone.
+ */
+const last_sequences = new WeakMap<GuestAgent, number>();
+function nextSequence(agent: GuestAgent): number {
+  const next = Math.max((last_sequences.get(agent) ?? 0) + 1, Date.now());
+  last_sequences.set(agent, next);
+  return next;
+}
+
+/**
+ * `replace`: sets the keys that sshd accepts, from the next handshake on. `end`: also ends the SSH connections of all other keys.
+ * `look`: only ends those connections. Rejects if the guest does not confirm within `timeout_ms`, or if a call with a higher
+ * sequence was executed before; the next call then uses a higher one.
+ */
+export async function applyKeys(
+  agent: GuestAgent,
+  lines: readonly string[],
+  { what, timeout_ms }: { readonly what: 'replace' | 'end' | 'look'; readonly timeout_ms: number },
+): Promise<AppliedKeys> {
+  const result = await guestExec(agent, {
+    // The shell that init has run already: under emulation, starting another one is slow.
+    path: '/usr/lib/berth/busybox',
+    args: [
+      'sh',
+      '-c',
+      SCRIPT,
+      'apply-keys',
+      what,
+      String(nextSequence(agent)),
+      ...lines.map(fingerprintOfLine),
+    ],
+    input: textOf(lines),
+    timeout_ms,
+  });
+  const said = /^(\d{1,15}) (\d{1,15})\n$/.exec(result.stdout.toString('latin1'));
+  if (result.exit_code === SUPERSEDED && said) {
+    last_sequences.set(agent, Math.max(last_sequences.get(agent) ?? 0, Number(said[1])));
+  }
+  if (result.exit_code !== 0 || !said) {
+    const why = untrustedText(result.stderr.toString('utf8'));
+    throw new Error(`the guest did not apply its keys (exit code ${result.exit_code}): ${why}`);
+  }
+  return { ended: Number(said[1]), young: Number(said[2]) };
+}
+
+/**
+ * `replace` for a booting guest that was sent no keys since its QEMU started: its key file exists and is empty, and the ingress
+ * connects nobody to it yet. Writing the file saves the script's 0.2 s of an emulated boot. A call that fails may still be
+ * executed later, but before a later {@link applyKeys}, which replaces the file.
+ */
+async function applyFirstKeys(
+  agent: GuestAgent,
+  lines: readonly string[],
+  options: { readonly timeout_ms: number },
+): Promise<AppliedKeys> {
+  await fillGuestFile(agent, AUTHORIZED_KEYS, textOf(lines), options);
+  return { ended: 0, young: 0 };
+}
+
+function textOf(lines: readonly string[]): string {
+  return lines.map((line) => `${line}\n`).join('');
+}
 
 /** Long, because starting again costs a slow guest more. The ingress does not wait this long. */
 const APPLY_MS = 30_000;
@@ -33,6 +149,15 @@ export interface KeyedMachine {
 
 type Report = (machine: KeyedMachine, fingerprints: readonly string[]) => Promise<void>;
 
+/**
+ * Keeps the guest's authorized keys as the control plane last set them. A frozen guest's agent refuses; the push is retried.
+ *
+ * Keys count as applied once they are in their file (the next handshake uses them) and the connections of all other keys have
+ * ended. That is reported; after a revocation the ingress makes no connection to this guest until then.
+ *
+ * Invariant: a call without an answer may have been executed, or may still be. Until a call is answered, the keys in force are
+ * unknown, and every key that was sent may be in force.
+ */
 export class KeyPusher {
   readonly #log: Log;
   readonly #report: Report;

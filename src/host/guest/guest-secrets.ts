@@ -9,10 +9,9 @@ import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
-import type { SessionEnvironment } from './apply-keys.ts';
+import type { SessionEnvironment } from './authorized-keys.ts';
 import { type GuestAgent, GuestAgentError } from './guest-agent.ts';
-import { guestExec } from './guest-command.ts';
-import { readGuestFile } from './guest-files.ts';
+import { guestExec, readGuestFile } from './guest-commands.ts';
 
 const SCRIPT = readFileSync(join(import.meta.dirname, 'apply-secrets.sh'), 'utf8');
 /** On the disk of a guest that trusts a certificate of ours. */
@@ -168,13 +167,14 @@ function textOf({ environment, certificate }: GuestSecrets): string {
   return [...environment, certificate].join('\n');
 }
 
-/** What new sessions of a guest get: placeholders of secrets, and where the certificates are. Pure. */
-
 /** apply-secrets.sh puts them there. */
 const CERTIFICATE = '/run/berth/secrets-ca.pem';
 const ALL_CERTIFICATES = '/run/berth/ca-bundle.pem';
 
-/** None without secrets. */
+/**
+ * What new sessions of a guest get: placeholders of secrets, and where the certificates are. Pure.
+ * None without secrets.
+ */
 export function sessionEnvironment(secrets: readonly SecretForHost[] = []): SessionEnvironment {
   if (secrets.length === 0) return [];
   return [

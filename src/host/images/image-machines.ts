@@ -1,29 +1,43 @@
 /**
- * Checks an image by booting it once like an instance: the guest agent replies, a key can log in, the disk grows and freezes,
- * and it shuts down. The machine and its disk are deleted afterwards.
+ * The machines that make and check an image from a user's file, each deleted afterwards with its disk:
+ * - one mounts the image's file system, which the host's kernel never does, and installs what Berth needs into it
+ *   (`guest/rootfs/usr/lib/berth/install` of debian-12);
+ * - one boots the image once like an instance: the guest agent replies, a key can log in, the disk grows and freezes, and it shuts down.
  */
-import { execFile } from 'node:child_process';
-import { mkdir, readFile, rm } from 'node:fs/promises';
+import { execFile, spawn } from 'node:child_process';
+import { chown, mkdir, readFile, rm } from 'node:fs/promises';
 import { connect, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { messageOf } from '../../shared/errors.ts';
 import { newId } from '../../shared/ids.ts';
+import { untrustedText } from '../../shared/untrusted-text.ts';
 import { createOverlay, overlayPaths } from '../disk/overlay-files.ts';
-import { applyKeys } from '../guest/apply-keys.ts';
+import { applyKeys } from '../guest/authorized-keys.ts';
 import { GuestAgent } from '../guest/guest-agent.ts';
-import { guestExec } from '../guest/guest-command.ts';
+import { guestExec } from '../guest/guest-commands.ts';
 import { rootFileSystemUse } from '../guest/guest-use.ts';
 import { readHostKeys, waitForSsh } from '../guest/sshd.ts';
-import { freeLoopbackPort } from '../qemu/free-port.ts';
-import { filesOfVm, type Jail } from '../qemu/jail.ts';
-import { killProcess, waitForExit } from '../qemu/process-identity.ts';
-import { qemuArguments } from '../qemu/qemu-command.ts';
-import { type LaunchedVm, launchVm } from '../qemu/qemu-process.ts';
-import { prepareRuntimeDir } from '../qemu/uid.ts';
-import { type Accelerator, type VmSpec, vmSockets } from '../qemu/vm-spec.ts';
+import { CLEAN_ENV, filesOfVm, inJail, type Jail, prepareRuntimeDir } from '../qemu/confinement.ts';
+import {
+  type Accelerator,
+  blockdev,
+  commonArguments,
+  device,
+  machineFor,
+  onBus,
+  qemuArguments,
+  type VmSpec,
+  vmSockets,
+} from '../qemu/qemu-command.ts';
+import {
+  freeLoopbackPort,
+  killProcess,
+  type LaunchedVm,
+  launchVm,
+  waitForExit,
+} from '../qemu/qemu-process.ts';
 import type { HostImage } from './host-images.ts';
-import { lastLines } from './install-machine.ts';
 import { UnusableImageError } from './read-tar.ts';
 
 const run = promisify(execFile);
@@ -186,4 +200,124 @@ function watchConsole(path: string): { socket: Socket; text: () => string } {
     text = (text + chunk.toString('latin1')).slice(-CONSOLE_CHARS);
   });
   return { socket, text: () => text };
+}
+
+const DONE = 'berth-install-ok';
+/** Escape sequences of terminals (ECMA-48, 5.3 and 5.4): firmware clears the screen instead of ending its last line. */
+const TERMINAL = new RegExp(`${'\u001b'}(?:\\[[0-9;?]*[A-Za-z]|[@-~])`, 'g');
+const PROBLEM = /^berth(?:-install)?: (.+?)\r?$/gm;
+const TIMEOUT_MS = 15 * 60_000;
+const MAX_OUTPUT_CHARS = 256 * 1024;
+
+export interface InstallOptions {
+  readonly rootfs_path: string;
+  /** debian-12, with kernel, initrd and files. */
+  readonly base: HostImage;
+  readonly accel: Accelerator;
+  readonly qemu_binary: string;
+  readonly run_as: { readonly uid: number; readonly gid: number } | null;
+  readonly jail: Jail | null;
+  readonly signal: AbortSignal;
+}
+
+/**
+ * Installs what Berth needs into a custom image, in a machine that mounts the image's file system and runs
+ * `guest/rootfs/usr/lib/berth/install` of debian-12. The host's kernel never mounts that file system.
+ *
+ * @throws UnusableImageError with everything that is missing
+ */
+export async function installInMachine(options: InstallOptions): Promise<void> {
+  const { rootfs_path, base, run_as, jail, qemu_binary, signal } = options;
+  if (run_as) await chown(rootfs_path, run_as.uid, run_as.gid);
+  const command = [qemu_binary, ...installArguments(options)];
+  const files = {
+    reads: [base.kernel_path, base.initrd_path, base.rootfs_path],
+    writes: [rootfs_path],
+    devices: options.accel === 'kvm' ? ['/dev/kvm'] : [],
+  };
+  const jailed = run_as && jail ? inJail({ jail, user: run_as, files }, command) : null;
+  const [file = '', ...words] = jailed ?? command;
+  const child = spawn(file, words, {
+    stdio: ['ignore', 'pipe', 'pipe'],
+    cwd: '/',
+    env: CLEAN_ENV,
+    signal: AbortSignal.any([signal, AbortSignal.timeout(TIMEOUT_MS)]),
+    killSignal: 'SIGKILL',
+    ...(jailed ? {} : run_as),
+  });
+  let output = '';
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.on('data', (chunk: Buffer) => {
+      output = (output + chunk.toString('latin1')).slice(-MAX_OUTPUT_CHARS);
+    });
+  }
+  await new Promise<void>((resolve, reject) => {
+    child.once('error', (error) =>
+      error.name === 'AbortError' ? child.once('close', () => resolve()) : reject(error),
+    );
+    child.once('close', () => resolve());
+  });
+  signal.throwIfAborted();
+  if (run_as) await chown(rootfs_path, 0, 0);
+  if (output.includes(DONE)) return;
+  const problems = problemsIn(output);
+  if (problems.length > 0) throw new UnusableImageError(problems.join('; '));
+  throw new UnusableImageError(`Berth's files could not be installed in it: ${lastLines(output)}`);
+}
+
+/** The problems that the machine has printed. */
+export function problemsIn(output: string): string[] {
+  return [...output.replace(TERMINAL, '\n').matchAll(PROBLEM)].map(([, problem]) => untrustedText(problem));
+}
+
+/** For people, without escape sequences. */
+export function lastLines(output: string): string {
+  const lines = output.replace(TERMINAL, '\n').split('\n').map(untrustedText);
+  const said = lines.filter((line) => line !== '').slice(-3);
+  return untrustedText(said.join(' | '));
+}
+
+/** No network, no guest agent. Its writes need not be durable before it ends. */
+function installArguments({ rootfs_path, base, accel }: InstallOptions): string[] {
+  const machine = machineFor(accel);
+  const disk = (name: string, path: string, read_only: boolean) => [
+    ...blockdev({
+      driver: 'file',
+      'node-name': `${name}-file`,
+      filename: path,
+      'read-only': read_only,
+      discard: 'unmap',
+      cache: { direct: false, 'no-flush': true },
+    }),
+    ...blockdev({
+      driver: 'raw',
+      'node-name': name,
+      file: `${name}-file`,
+      'read-only': read_only,
+      discard: 'unmap',
+    }),
+    ...device({ driver: onBus('virtio-blk', machine), drive: name, serial: `berth-${name}` }),
+  ];
+  return [
+    '-name',
+    'guest=berth-install',
+    ...commonArguments(machine, accel),
+    '-no-reboot',
+    '-sandbox',
+    'on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny',
+    '-m',
+    'size=512M',
+    '-kernel',
+    base.kernel_path,
+    '-initrd',
+    base.initrd_path,
+    '-append',
+    'console=ttyS0 quiet loglevel=4 panic=-1 berth.install=1',
+    '-chardev',
+    'stdio,id=console,signal=off',
+    '-serial',
+    'chardev:console',
+    ...disk('disk', rootfs_path, false),
+    ...disk('base', base.rootfs_path, true),
+  ];
 }

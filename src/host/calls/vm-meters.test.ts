@@ -5,7 +5,7 @@ import type { VmSample } from '../../protocol/host-calls.ts';
 import type { MinutesReport, UsedMinute } from '../../protocol/host-types.ts';
 import { newId } from '../../shared/ids.ts';
 import { createLog } from '../../shared/log.ts';
-import { MinuteLog, type Readings, readingsOf } from './minute-log.ts';
+import { MinuteLog, type Readings, readingsOf } from './vm-meters.ts';
 
 const BEGIN_MS = Date.UTC(2026, 0, 1);
 const id = newId('inst');
