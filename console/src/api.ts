@@ -15,8 +15,7 @@ import {
 import { OPERATIONS } from '../../client/src/generated.ts';
 import { readChoice } from './choices.ts';
 import { lost_since_ms, noteNoAnswer, noteResponse } from './live/connection.ts';
-import { forget, isAboutToExpire, renew, tokenNow } from './session.ts';
-import { askForSudo } from './sudo-request.ts';
+import { askForSudo, forget, isAboutToExpire, renew, tokenNow } from './session.ts';
 
 /** The organisation that the session acts in; null: the one that the account joined first. */
 export const org_id = signal<string | null>(readChoice('org'));

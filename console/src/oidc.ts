@@ -1,6 +1,6 @@
 /** The login at the OpenID provider: the way there, and what the server says behind `#oidc=` when the browser is back. */
 import { berth } from './api.ts';
-import { keptInvitation } from './pages/invitation-token.ts';
+import { keptInvitation } from './pages/mail-links.tsx';
 import { ended, session } from './session.ts';
 import { loadSettings, settings } from './settings.ts';
 import { tell } from './ui/toasts.tsx';

@@ -1,5 +1,5 @@
 /**
- * The session of the logged-in user. Only this module holds the bearer token; it is neither in storage nor in the page. A
+ * The session of the logged-in user, and the requests for its password. Only this module holds the bearer token; it is neither in storage nor in the page. A
  * reload resumes the session with the refresh cookie, which scripts cannot read and other sites cannot send.
  *
  *   unknown ── refresh ──▶ in ── logout, or refused ──▶ out ── login ──▶ in
@@ -10,7 +10,6 @@ import { signal } from '@preact/signals';
 import { Berth, BerthError } from '../../client/src/berth.ts';
 import type { SessionResponse, User } from '../../client/src/generated.ts';
 import { loadSettings } from './settings.ts';
-import { answerSudo } from './sudo-request.ts';
 
 type State = 'unknown' | 'out' | 'in' | 'unreachable';
 
@@ -115,4 +114,35 @@ export async function logout(): Promise<void> {
     await new Berth({ url: location.origin, token: token ?? '' }).call('logout', { body: {} });
   forget(null);
   tabs?.postMessage('out');
+}
+
+/** The user closed the dialog. The action is cancelled, which is not a failure. */
+export class SudoRefused extends Error {
+  override readonly name = 'SudoRefused';
+}
+
+interface Waiting {
+  readonly granted: () => void;
+  readonly refused: (error: SudoRefused) => void;
+}
+
+/**
+ * Requests for the user's password. Calls that need it wait here. The dialog (ui/sudo-dialog.tsx) is open while any call waits,
+ * and answers all of them together.
+ */
+export const sudo_waiting = signal<readonly Waiting[]>([]);
+
+export function askForSudo(): Promise<void> {
+  return new Promise((granted, refused) => {
+    sudo_waiting.value = [...sudo_waiting.value, { granted, refused }];
+  });
+}
+
+export function answerSudo(granted: boolean): void {
+  const waiting = sudo_waiting.value;
+  sudo_waiting.value = [];
+  for (const each of waiting) {
+    if (granted) each.granted();
+    else each.refused(new SudoRefused('Not done: the password was not given.'));
+  }
 }

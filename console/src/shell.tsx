@@ -1,19 +1,23 @@
-/** The frame around every page: navigation, current place, and account. */
+/** The frame around every page after the login: navigation, notices, account, and the present page. */
 import { signal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
-import { useEffect } from 'preact/hooks';
-import { attempt } from './attempt.ts';
-import { chooseOrganisation, org, orgs } from './live/membership.ts';
-import { unread } from './live/unread.ts';
-import { MailNotice } from './mail-notice.tsx';
-import { PaletteButton, PaletteHost, PaletteIconButton } from './palette/open.tsx';
-import { hrefOf, isVisible, PLACES, type Place } from './places.ts';
+import { useEffect, useState } from 'preact/hooks';
+import { readChoice, writeChoice } from './choices.ts';
+import { clockTime } from './format.ts';
+import { lost_since_ms, onReconnect } from './live/connection.ts';
+import { chooseOrganisation, leads, org, orgs } from './live/membership.ts';
+import { unread } from './live/streams.ts';
+import { hrefOf, isVisible, NAVIGATION, type NavigationPage } from './navigation.ts';
+import { PaletteButton, PaletteHost, PaletteIconButton } from './palette/palette.tsx';
 import { partsOf, path } from './router.ts';
 import { logout, user } from './session.ts';
+import { sendsMail } from './settings.ts';
 import { setTheme, THEME_NAMES, THEMES, type Theme, theme } from './theme.ts';
-import { ConnectionBanner } from './ui/connection-banner.tsx';
-import { Mark } from './ui/gate.tsx';
+import { Button } from './ui/button.tsx';
 import { Icon, type IconName } from './ui/icon.tsx';
+import { Mark } from './ui/page.tsx';
+import { tell } from './ui/toasts.tsx';
+import { attempt } from './use-action.ts';
 
 const menu_open = signal(false);
 
@@ -57,10 +61,10 @@ export function Shell({ children }: { readonly children: ComponentChildren }) {
         </a>
         <OrgSwitch />
         <PaletteButton />
-        {PLACES.map((places) => (
-          <ul key={places[0]?.at}>
-            {places.filter(isVisible).map((place) => (
-              <PlaceLink key={place.at} place={place} here={partsOf(here)[0] ?? 'instances'} />
+        {NAVIGATION.map((group) => (
+          <ul key={group[0]?.at}>
+            {group.filter(isVisible).map((page) => (
+              <NavigationLink key={page.at} page={page} here={partsOf(here)[0] ?? 'instances'} />
             ))}
           </ul>
         ))}
@@ -112,13 +116,13 @@ function toContent(): void {
   document.getElementById('content')?.focus();
 }
 
-function PlaceLink({ place, here }: { readonly place: Place; readonly here: string }) {
-  const count = place.at === 'notifications' ? unread.value : 0;
+function NavigationLink({ page, here }: { readonly page: NavigationPage; readonly here: string }) {
+  const count = page.at === 'notifications' ? unread.value : 0;
   return (
     <li>
-      <a href={hrefOf(place)} aria-current={place.at === here ? 'page' : undefined}>
-        <Icon name={place.icon} />
-        {place.name}
+      <a href={hrefOf(page)} aria-current={page.at === here ? 'page' : undefined}>
+        <Icon name={page.icon} />
+        {page.name}
         {count > 0 && (
           <span class="count">
             {count > 99 ? '99+' : count}
@@ -173,5 +177,48 @@ function ThemeSwitch() {
         </label>
       ))}
     </fieldset>
+  );
+}
+
+/** Says that the connection is lost, and how old the page is. Screen readers announce both changes. */
+function ConnectionBanner() {
+  const since_ms = lost_since_ms.value;
+  useEffect(() => onReconnect(() => tell('good', 'Connected again. The page is current.')), []);
+  return (
+    <div class="connection" role="status">
+      {since_ms !== null && (
+        <p class="connection-lost">
+          <Icon name="warning" />
+          <span>
+            <strong>Connection lost.</strong> Reconnecting… Shown as of {clockTime(since_ms)}.
+          </span>
+        </p>
+      )}
+    </div>
+  );
+}
+
+/** For owners and admins of a server without a mail server: what does not arrive, until they hide it in this browser. */
+function MailNotice() {
+  const [hidden, setHidden] = useState(() => readChoice('mail-notice') === 'hidden');
+  if (hidden || sendsMail() || !leads()) return null;
+  const hide = () => {
+    writeChoice('mail-notice', 'hidden');
+    setHidden(true);
+  };
+  return (
+    <div class="notice page-notice" role="status">
+      <details>
+        <summary>This server sends no mail.</summary>
+        <p>
+          Pass the link of an invitation on yourself. To reset a password, run{' '}
+          <code>berth user reset-password</code> on the server. To send mail, set <code>BERTH_SMTP_URL</code>{' '}
+          there.
+        </p>
+      </details>
+      <Button small kind="quiet" onClick={hide}>
+        Hide
+      </Button>
+    </div>
   );
 }

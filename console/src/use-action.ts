@@ -1,9 +1,16 @@
-/** An action of the user: one at a time, with its error shown in place. */
+/**
+ * What users change by the API: one action at a time, with its error in place or as a toast; and changes with If-Match that replace
+ * nothing their user has not seen. Others may change the same at any time, also while a form shows it.
+ */
 import { useState } from 'preact/hooks';
+import { auditDetails } from '../../client/src/audit-words.ts';
+import { BerthError, type CallOptions } from '../../client/src/berth.ts';
 import { fieldIssues, sayError } from './api.ts';
-import { SudoRefused } from './sudo-request.ts';
+import { changedFields } from './instance/as-commands.ts';
+import { SudoRefused } from './session.ts';
+import { tell } from './ui/toasts.tsx';
 
-export interface Action<A extends readonly unknown[]> {
+interface Action<A extends readonly unknown[]> {
   readonly run: (...args: A) => Promise<boolean>;
   readonly busy: boolean;
   readonly error: string | null;
@@ -38,4 +45,53 @@ export function useAction<A extends readonly unknown[]>(
     }
   };
   return { run, busy, ...wrong, clear: () => setWrong(NOTHING) };
+}
+
+/** Runs an action that has no place for its error; shows the error as a toast. */
+export async function attempt(work: () => unknown): Promise<void> {
+  try {
+    await work();
+  } catch (error) {
+    if (!(error instanceof SudoRefused)) tell('bad', sayError(error));
+  }
+}
+
+/** Each attempt fails only if somebody else's change was made. */
+const ATTEMPTS = 5;
+
+/** Reads, and writes if there was no other write since; else again. @param write may throw to refuse what it got */
+export async function readThenChange<T, R>(
+  read: (options: CallOptions) => Promise<T>,
+  write: (now: T, options: CallOptions) => Promise<R>,
+): Promise<R> {
+  for (let attempt = 1; ; attempt++) {
+    let if_match: string | undefined;
+    const onEtag = (etag: string) => {
+      if_match = etag;
+    };
+    const now = await read({ onEtag });
+    try {
+      return await write(now, { if_match });
+    } catch (error) {
+      const is_stale = error instanceof BerthError && error.code === 'PRECONDITION_FAILED';
+      if (!is_stale || attempt === ATTEMPTS) throw error;
+    }
+  }
+}
+
+/** What a change replaces must be as it was seen. @param onLost gets the present state before the error @throws Error */
+export function requireSeen<T extends object>(
+  now: T,
+  seen: T,
+  change: object,
+  onLost: (now: T) => void,
+): void {
+  const replaced = Object.fromEntries(Object.entries(now).filter(([name]) => name in change));
+  const lost = changedFields(replaced, seen);
+  if (Object.keys(lost).length === 0) return;
+  onLost(now);
+  const words = auditDetails({ action: 'instance.change', data: { change: lost }, target_name: null });
+  throw new Error(
+    `Not saved: somebody else has changed the same meanwhile. Now: ${words}. Save again to replace that.`,
+  );
 }

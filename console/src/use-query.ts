@@ -1,9 +1,10 @@
-/** A page's data, read when it opens and on refresh. The old data stays until the new arrives. */
+/** What pages read from the API: one answer (`useQuery`), or a list page by page (`useList`). */
 import { useCallback, useEffect, useRef, useState } from 'preact/hooks';
 import { sayError } from './api.ts';
 import { onReconnect } from './live/connection.ts';
+import { type LiveMessage, listen } from './live/streams.ts';
 
-export interface Query<T> {
+interface Query<T> {
   readonly data: T | undefined;
   readonly error: string | null;
   readonly reload: () => Promise<void>;
@@ -43,4 +44,85 @@ export function useQuery<T>(key: string, ask: (signal: AbortSignal) => Promise<T
   const put = useCallback((data: T) => setState({ key, data, error: null }), [key]);
   const current = state.key === key;
   return { data: current ? state.data : undefined, error: current ? state.error : null, reload, put };
+}
+
+interface Page<T> {
+  readonly data: readonly T[];
+  readonly next_cursor: string | null;
+}
+
+/** The parameters of a page, beside the list's filters. */
+interface Position {
+  readonly cursor?: string;
+}
+
+export interface List<T> {
+  readonly data: readonly T[] | undefined;
+  readonly error: string | null;
+  readonly reload: () => Promise<void>;
+  /** Undefined: this is the last page. */
+  readonly more: (() => Promise<void>) | undefined;
+}
+
+/**
+ * A list of the API, page by page on request; a refresh reads the visible part again.
+ * @param key identifies the list; another key starts another list
+ * @param changes the live changes that make the list stale
+ */
+export function useList<T>(
+  key: string,
+  ask: (position: Position) => Promise<Page<T>>,
+  changes?: (message: LiveMessage) => boolean,
+): List<T> {
+  const [state, setState] = useState<{ key: string; page?: Page<T>; error: string | null }>({
+    key,
+    error: null,
+  });
+  /** `rows`: the number of requested rows. */
+  const now = useRef({ key, ask, changes, rows: 0 });
+  now.current = { key, ask, changes, rows: now.current.key === key ? now.current.rows : 0 };
+  const turns = useRef({ asked: 0, answered: 0 });
+  /** An answer for another list, or older than a later request, is dropped. */
+  const read = useCallback(
+    async (before: Page<T>) => {
+      const { ask: askNow, rows } = now.current;
+      turns.current.asked += 1;
+      const turn = turns.current.asked;
+      const put: typeof setState = (next) => {
+        if (now.current.key !== key || turn < turns.current.answered) return;
+        turns.current.answered = turn;
+        setState(next);
+      };
+      try {
+        const data = [...before.data];
+        let cursor = before.next_cursor;
+        do {
+          const page = await askNow(cursor === null ? {} : { cursor });
+          data.push(...page.data);
+          cursor = page.next_cursor;
+        } while (cursor !== null && data.length < rows);
+        put({ key, page: { data, next_cursor: cursor }, error: null });
+      } catch (error) {
+        put((was) => ({ ...(was.key === key ? was : { key }), error: sayError(error) }));
+      }
+    },
+    [key],
+  );
+  const reload = useCallback(() => read({ data: [], next_cursor: null }), [read]);
+  useEffect(() => void reload(), [reload]);
+  useEffect(
+    () =>
+      listen((message) => void ((now.current.changes?.(message) || message.kind === 'reset') && reload())),
+    [reload],
+  );
+
+  const page = state.key === key ? state.page : undefined;
+  const readMore = (shown: Page<T>) => {
+    now.current.rows = shown.data.length + 1;
+    // The refresh under way may include changes that these rows lack.
+    const { asked, answered } = turns.current;
+    return asked > answered ? reload() : read(shown);
+  };
+  const more = page && page.next_cursor !== null ? () => readMore(page) : undefined;
+  return { data: page?.data, error: state.key === key ? state.error : null, reload, more };
 }

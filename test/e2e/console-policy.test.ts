@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { NO_BROWSER } from '../support/browser.ts';
-import { PAGES } from '../support/console-places.ts';
+import { PAGES } from '../support/console-paths.ts';
 import { type ConsoleForFile, consoleForFile } from '../support/console-visit.ts';
 
 const SINKS = [

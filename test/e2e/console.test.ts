@@ -14,7 +14,7 @@ import {
   type WatchedBrowser,
 } from '../support/browser.ts';
 import { comesUp } from '../support/console-boot.ts';
-import { dialogOpeners, PAGES } from '../support/console-places.ts';
+import { dialogOpeners, PAGES } from '../support/console-paths.ts';
 import { dialogFindings } from '../support/dialogs.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { press, tabTo } from '../support/keyboard.ts';

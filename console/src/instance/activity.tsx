@@ -5,12 +5,12 @@ import { eventSentence } from '../../../client/src/event-words.ts';
 import { call } from '../api.ts';
 import { instances } from '../live/instances.ts';
 import { Select } from '../ui/field.tsx';
-import { ListTable } from '../ui/loaded-list.tsx';
 import { LogFilter, type LogFilterValues } from '../ui/log-filter.tsx';
 import { Empty, Section } from '../ui/page.tsx';
+import { ListTable } from '../ui/table.tsx';
 import { Time } from '../ui/time.tsx';
-import { useList } from '../use-list.ts';
-import { EVENT_GROUPS } from '../webhooks/event-types.ts';
+import { useList } from '../use-query.ts';
+import { EVENT_GROUPS } from '../webhooks/webhook-dialog.tsx';
 
 /** The groups whose events are an instance's. */
 const GROUPS = EVENT_GROUPS.filter(({ name }) =>

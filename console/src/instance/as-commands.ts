@@ -165,7 +165,7 @@ export function changeCommands(
   };
 }
 
-export interface Forking {
+interface Forking {
   readonly name: string;
   /** Undefined: the newest. */
   readonly generation?: number | undefined;

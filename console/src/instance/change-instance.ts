@@ -1,10 +1,11 @@
-/** Changes of an instance that replace nothing unseen. */
+/** Changes of an instance: those that replace nothing unseen, and those that need a stopped VM. */
 import { useRef, useState } from 'preact/hooks';
-import type { ChangeInstanceRequest, Instance } from '../../../client/src/generated.ts';
-import { call } from '../api.ts';
-import { putInstance } from '../live/instances.ts';
-import { readThenChange, requireSeen } from '../read-then-change.ts';
+import type { ChangeInstanceRequest, Instance, VmState } from '../../../client/src/generated.ts';
+import { berth, call } from '../api.ts';
+import { putInstance, putVm } from '../live/instances.ts';
+import { readThenChange, requireSeen } from '../use-action.ts';
 
+/** Changes an instance by what it is now, also if somebody else changes it meanwhile. */
 export function changeNow(id: string, changeOf: (now: Instance) => ChangeInstanceRequest): Promise<Instance> {
   const path = { id };
   return readThenChange(
@@ -34,4 +35,33 @@ export function useInstanceForm(live: Instance): InstanceForm {
       return body;
     });
   return { shown: shown.current, onEdited: setEdited, change };
+}
+
+/** The states that end in `running` by themselves. */
+const RUNS: readonly VmState[] = ['starting', 'running', 'restarting'];
+
+/** What happens to the VM around such a change, for its dialog; null for a stopped VM. */
+export function stopNotice({ name, vm }: Pick<Instance, 'name' | 'vm'>): string | null {
+  if (vm.state === 'stopped') return null;
+  if (RUNS.includes(vm.state))
+    return `${name} is ${vm.state}. It is stopped first, with a flush, and started again afterwards. Its processes end.`;
+  const loses = vm.state === 'suspended' ? ', and its saved memory is dropped' : '';
+  return `${name} is ${vm.state}. It is stopped first${loses}, and stays stopped.`;
+}
+
+/** A VM that is on is stopped first, and started again if it ran. */
+export async function whileStopped<T>(
+  { id, vm: { state } }: Pick<Instance, 'id' | 'vm'>,
+  work: () => Promise<T>,
+): Promise<T> {
+  if (state === 'stopped') return work();
+  const path = { id };
+  putVm(await call('stopVm', { path }));
+  putVm(await berth.instances.waitFor(id, 'stopped'));
+  try {
+    return await work();
+  } finally {
+    // Also after a failure: what ran before must run again.
+    if (RUNS.includes(state)) putVm(await call('startVm', { path }));
+  }
 }

@@ -1,17 +1,15 @@
 /** Charts of what the instance used, over a chosen range, from an hour to 30 days: also across stops, and while no VM runs. */
 import { signal } from '@preact/signals';
 import { useEffect, useState } from 'preact/hooks';
-import type { Instance, MetricHistory, VmState } from '../../../client/src/berth.ts';
+import type { Instance, MetricHistory, MetricSpread, VmState } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
-import { clockTime, duration } from '../format.ts';
-import { Chart } from '../ui/chart.tsx';
-import type { Point } from '../ui/chart-scale.ts';
-import { Choice } from '../ui/choice.tsx';
+import { clockTime, duration, exactly } from '../format.ts';
+import { Choice } from '../ui/button.tsx';
+import { Chart, useForgetting, ValueTable } from '../ui/chart.tsx';
+import { type Point, say, type Unit } from '../ui/chart-scale.ts';
 import { Section } from '../ui/page.tsx';
-import { useForgetting } from '../ui/use-forgetting.ts';
 import { useQuery } from '../use-query.ts';
 import { pointsOf, QUANTITIES } from './metric-points.ts';
-import { MetricTable } from './metric-table.tsx';
 
 type Range = MetricHistory['range'];
 const HOUR_MS = 3_600_000;
@@ -158,4 +156,28 @@ function useAgain(reload: () => Promise<void>, every_ms: number | null): void {
       clearTimeout(timer);
     };
   }, [reload, every_ms]);
+}
+
+/** The history of an instance as a table. */
+function MetricTable({ history: { samples } }: { readonly history: MetricHistory }) {
+  return (
+    <ValueTable
+      hint="The mean of each period, and its maximum in brackets."
+      heads={QUANTITIES.map(({ title }) => title)}
+      rows={() =>
+        samples.toReversed().map((sample) => ({
+          at: sample.at,
+          name: exactly(sample.at),
+          values: QUANTITIES.map(({ past, unit }) => sayBoth(past(sample), unit)),
+        }))
+      }
+      empty="Nothing was measured in this range."
+    />
+  );
+}
+
+function sayBoth(spread: MetricSpread | null, unit: Unit): string {
+  if (spread === null) return '–';
+  const extremes = spread.max > spread.mean ? ` (${say(spread.max, unit)})` : '';
+  return `${say(spread.mean, unit)}${extremes}`;
 }

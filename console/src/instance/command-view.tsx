@@ -1,6 +1,6 @@
 /** What the form around it holds, as commands to copy; kept current while it is open. */
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { CopyButton } from '../ui/copy.tsx';
+import { CopyButton } from '../ui/button.tsx';
 import type { Commands } from './as-commands.ts';
 
 interface Props {

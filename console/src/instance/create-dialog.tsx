@@ -11,7 +11,7 @@ import { tell } from '../ui/toasts.tsx';
 import { useQuery } from '../use-query.ts';
 import { createCommands } from './as-commands.ts';
 import { CommandView, newName } from './command-view.tsx';
-import { EgressFields, readEgress } from './egress-fields.tsx';
+import { EgressFields, readEgress } from './egress.tsx';
 import {
   LabelsField,
   NewNameField,
@@ -21,7 +21,7 @@ import {
   SettingsFields,
   SizeFields,
 } from './instance-form.tsx';
-import { chosenKeys, KeyChoice } from './key-choice.tsx';
+import { chosenKeys, KeyChoice } from './ssh-keys.tsx';
 
 /** Whether the page of instances shows this dialog. The command palette sets it too. */
 export const is_creating = signal(false);

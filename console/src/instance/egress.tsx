@@ -1,19 +1,20 @@
 /** What an instance may reach, and what its VM was denied. A change takes effect within seconds, also for open connections. */
 import { useEffect } from 'preact/hooks';
-import type { DeniedDestination, Instance } from '../../../client/src/berth.ts';
+import type { DeniedDestination, EgressMode, Instance } from '../../../client/src/berth.ts';
 import { destinationText, entryFor, isListed } from '../../../client/src/egress-entries.ts';
 import { call } from '../api.ts';
 import { putInstance } from '../live/instances.ts';
 import { listen } from '../live/streams.ts';
+import { Select, TextArea } from '../ui/field.tsx';
 import { Form } from '../ui/form.tsx';
 import { Loaded, Section } from '../ui/page.tsx';
 import { Table } from '../ui/table.tsx';
 import { Time } from '../ui/time.tsx';
 import { tell } from '../ui/toasts.tsx';
 import { useQuery } from '../use-query.ts';
-import { whyFixed } from './actions.ts';
+import { whyFixed } from './actions.tsx';
+import { NEW_DEFAULTS } from './as-commands.ts';
 import { changeNow, useInstanceForm } from './change-instance.ts';
-import { EgressFields, readEgress } from './egress-fields.tsx';
 
 interface Props {
   readonly instance: Instance;
@@ -132,4 +133,42 @@ function Denied({ instance }: Props) {
       </Loaded>
     </Section>
   );
+}
+
+type Egress = Instance['egress'];
+
+const MODES: readonly (readonly [EgressMode, string])[] = [
+  ['open', 'open: the public internet'],
+  ['deny', 'deny: nothing'],
+  ['allow', 'allow: only what the list allows'],
+];
+
+/** The fields of an egress policy, for new and existing instances. */
+export function EgressFields({ of = NEW_DEFAULTS.egress }: { readonly of?: Egress }) {
+  return (
+    <>
+      <Select label="What the VM may reach" name="mode" defaultValue={of.mode}>
+        {MODES.map(([mode, words]) => (
+          <option key={mode} value={mode}>
+            {words}
+          </option>
+        ))}
+      </Select>
+      <TextArea
+        label="Allowed hosts"
+        name="allow"
+        rows={Math.min(12, Math.max(3, of.allow.length + 1))}
+        spellcheck={false}
+        defaultValue={of.allow.join('\n')}
+        hint="One a line: example.com, *.example.com, 203.0.113.0/24, each with an optional :port. A name without a port means 80 and 443. The list applies in mode allow."
+      />
+    </>
+  );
+}
+
+export function readEgress(form: FormData): Egress {
+  const allow = String(form.get('allow'))
+    .split(/[\s,]+/)
+    .filter((each) => each !== '');
+  return { mode: String(form.get('mode')) as EgressMode, allow };
 }

@@ -3,20 +3,22 @@ import { useEffect, useState } from 'preact/hooks';
 import type { Generation, Instance } from '../../../client/src/berth.ts';
 import { durationText } from '../../../client/src/words.ts';
 import { call } from '../api.ts';
-import { attempt } from '../attempt.ts';
 import { bytes, exactly } from '../format.ts';
-import { instances } from '../live/instances.ts';
+import { instances, putInstance } from '../live/instances.ts';
 import { Button } from '../ui/button.tsx';
+import { Field } from '../ui/field.tsx';
+import { ConfirmDialog, FormDialog } from '../ui/form.tsx';
 import { Icon } from '../ui/icon.tsx';
-import { LoadedList } from '../ui/loaded-list.tsx';
 import { Empty, Section } from '../ui/page.tsx';
+import { LoadedList } from '../ui/table.tsx';
 import { Time } from '../ui/time.tsx';
-import { useList } from '../use-list.ts';
-import { whyFixed } from './actions.ts';
-import { CONSISTENCY } from './consistency.ts';
+import { tell } from '../ui/toasts.tsx';
+import { attempt } from '../use-action.ts';
+import { useList } from '../use-query.ts';
+import { whyFixed } from './actions.tsx';
+import { stopNotice, whileStopped } from './change-instance.ts';
 import { ForkDialog } from './fork-dialog.tsx';
-import { NameDialog } from './name-dialog.tsx';
-import { RestoreDialog } from './restore-dialog.tsx';
+import { CONSISTENCY } from './state.tsx';
 
 type Asked = { readonly what: 'restore' | 'fork' | 'name'; readonly generation: Generation } | null;
 
@@ -178,5 +180,79 @@ function Entry({ generation, instance, onAsk, onPin }: EntryProps) {
         </Button>
       </div>
     </li>
+  );
+}
+
+interface RestoreDialogProps {
+  readonly instance: Instance;
+  readonly generation: Generation;
+  readonly onClose: () => void;
+}
+
+/** Restores a generation; a running VM is stopped for it, and started again. */
+function RestoreDialog({ instance, generation, onClose }: RestoreDialogProps) {
+  const { generation: number, created_at } = generation;
+  const notice = stopNotice(instance);
+  const work = async () => {
+    const body = { generation: number };
+    const restored = await whileStopped(instance, () =>
+      call('restoreInstance', { path: { id: instance.id }, body }),
+    );
+    if (notice === null) putInstance(restored);
+    tell(
+      'good',
+      `Restored generation ${number} of ${instance.name}, as generation ${restored.disk.generation}.`,
+    );
+  };
+  return (
+    <ConfirmDialog
+      title={`Restore generation ${number}`}
+      verb={notice === null ? 'Restore' : 'Stop and restore'}
+      harmless
+      onClose={onClose}
+      work={work}
+    >
+      {notice !== null && <p class="notice">{notice}</p>}
+      <p>
+        The disk gets the files of generation {number}, saved {exactly(created_at)}, as a new generation.
+        Nothing is lost: the current files are{' '}
+        {notice === null
+          ? `kept as generation ${instance.disk.generation}`
+          : 'saved first, as a generation of their own'}
+        .
+      </p>
+    </ConfirmDialog>
+  );
+}
+
+interface NameDialogProps {
+  readonly generation: Generation;
+  readonly onClose: () => void;
+  /** null removes the name. */
+  readonly work: (name: string | null) => Promise<void>;
+}
+
+/** Asks for the name of a generation; an empty one takes it away. */
+function NameDialog({ generation, onClose, work }: NameDialogProps) {
+  return (
+    <FormDialog
+      title={`Name generation ${generation.generation}`}
+      verb="Save"
+      onClose={onClose}
+      work={(form) => work(String(form.get('name')).trim() || null)}
+    >
+      {(issues) => (
+        <Field
+          label="Name"
+          name="name"
+          defaultValue={generation.name ?? ''}
+          maxLength={100}
+          autofocus
+          placeholder="before the upgrade"
+          hint="A name helps you to find it; empty: none. Only a pin keeps it, however old it gets"
+          issue={issues['name']}
+        />
+      )}
+    </FormDialog>
   );
 }

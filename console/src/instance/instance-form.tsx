@@ -1,9 +1,9 @@
 /** The form of an instance's settings, for new and existing instances. */
 import type { Instance } from '../../../client/src/berth.ts';
+import { DURATION_EXAMPLES, durationText, readDuration } from '../../../client/src/words.ts';
 import { Checkbox, Field, Select } from '../ui/field.tsx';
 import { FieldError, type Issues } from '../ui/validity.ts';
 import { NEW_DEFAULTS } from './as-commands.ts';
-import { DurationField, type DurationRange, durationOf } from './duration-field.tsx';
 
 export function NewNameField(props: { readonly placeholder: string; readonly issue: string | undefined }) {
   return (
@@ -34,7 +34,7 @@ export const RESTART_WORDS: Readonly<Record<RestartPolicy, string>> = {
 };
 
 /** The fields of both forms. A time of `null` means never. */
-export interface Settings {
+interface Settings {
   readonly idle_timeout_seconds: number | null;
   readonly auto_flush_seconds: number | null;
   readonly wake_on_connect: boolean;
@@ -188,4 +188,46 @@ export function LabelsField({
       spellcheck={false}
     />
   );
+}
+
+interface DurationRange {
+  readonly name: string;
+  readonly min_s: number;
+  readonly max_s: number;
+}
+
+interface Props {
+  readonly range: DurationRange;
+  readonly label: string;
+  readonly hint: string;
+  readonly seconds: number | null;
+  readonly issue: string | undefined;
+}
+
+/** A duration as the command line takes it, or nothing for never. */
+function DurationField({ range, label, hint, seconds, issue }: Props) {
+  return (
+    <Field
+      label={label}
+      name={range.name}
+      defaultValue={seconds === null ? '' : durationText(seconds)}
+      placeholder="never"
+      hint={hint}
+      issue={issue}
+      maxLength={20}
+      autocomplete="off"
+      spellcheck={false}
+    />
+  );
+}
+
+/** @returns seconds, or null for never @throws FieldError */
+function durationOf(form: FormData, { name, min_s, max_s }: DurationRange): number | null {
+  const text = String(form.get(name) ?? '').trim();
+  if (['', 'off', 'never'].includes(text)) return null;
+  const seconds = readDuration(text);
+  if (seconds === null) throw new FieldError(name, `Enter a duration such as ${DURATION_EXAMPLES}.`);
+  if (seconds < min_s || seconds > max_s)
+    throw new FieldError(name, `Enter ${durationText(min_s)} to ${durationText(max_s)}.`);
+  return seconds;
 }

@@ -2,17 +2,17 @@
 import { useState } from 'preact/hooks';
 import type { ChangeInstanceRequest, Instance } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
-import { putInstance } from '../live/instances.ts';
+import { mebibytes, plural } from '../format.ts';
+import { putInstance, refreshSoon } from '../live/instances.ts';
 import { navigate } from '../router.ts';
 import { Button } from '../ui/button.tsx';
-import { ConfirmDialog } from '../ui/confirm-dialog.tsx';
 import { Field } from '../ui/field.tsx';
-import { Form, type Issues } from '../ui/form.tsx';
+import { ConfirmDialog, Form, type Issues } from '../ui/form.tsx';
 import { Section } from '../ui/page.tsx';
 import { tell } from '../ui/toasts.tsx';
-import { whyFixed } from './actions.ts';
+import { whyFixed } from './actions.tsx';
 import { changeCommands, changedFields } from './as-commands.ts';
-import { useInstanceForm } from './change-instance.ts';
+import { stopNotice, useInstanceForm, whileStopped } from './change-instance.ts';
 import { CommandView } from './command-view.tsx';
 import {
   isMachine,
@@ -25,7 +25,6 @@ import {
   type Size,
   SizeFields,
 } from './instance-form.tsx';
-import { ResizeDialog } from './resize-dialog.tsx';
 
 /** Its CPUs and memory. The disk grows at any time. */
 const isFixed = ({ vm }: Instance) => vm.state !== 'stopped';
@@ -187,6 +186,44 @@ function Delete({ instance, onClose }: { readonly instance: Instance; readonly o
       <p>
         This deletes the VM, the disk and all generations of {name}. The files cannot be recovered. Forks keep
         the files that they share with it.
+      </p>
+    </ConfirmDialog>
+  );
+}
+
+interface Props {
+  readonly instance: Instance;
+  /** The other settings, saved before the VM stops. */
+  readonly settings: ChangeInstanceRequest;
+  readonly size: Size;
+  readonly change: (body: ChangeInstanceRequest) => Promise<Instance>;
+  readonly onDone: () => void;
+  readonly onClose: () => void;
+}
+
+/** Saves the settings of an instance whose VM is on, with a new size: asks once, stops it, resizes, starts it again if it ran. */
+function ResizeDialog({ instance, settings, size, change, onDone, onClose }: Props) {
+  const others = Object.keys(settings).length > 0;
+  const words = `${plural(size.cpus, 'CPU')}, ${mebibytes(size.memory_mib)} memory, ${size.disk_gib} GiB disk`;
+  const work = async () => {
+    const { name } = others ? await change(settings) : instance;
+    await whileStopped(instance, async () => putInstance(await change({ ...size })));
+    refreshSoon();
+    onDone();
+    if (name !== instance.name) navigate(`/instances/${name}/settings`, { replace: true });
+    tell('good', `Resized ${name}: ${words}.`);
+  };
+  return (
+    <ConfirmDialog
+      title={`Resize ${instance.name}`}
+      verb="Stop and resize"
+      harmless
+      onClose={onClose}
+      work={work}
+    >
+      <p class="notice">{stopNotice(instance)}</p>
+      <p>
+        The new size: {words}.{others && ' The other changed settings are saved too, at once.'}
       </p>
     </ConfirmDialog>
   );

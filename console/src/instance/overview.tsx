@@ -1,21 +1,23 @@
 /** How to connect, what is saved, and the VM's usage. */
 import type { ComponentChildren } from 'preact';
-import type { Instance } from '../../../client/src/berth.ts';
+import type { Instance, VmState } from '../../../client/src/berth.ts';
 import { durationText } from '../../../client/src/words.ts';
+import { call } from '../api.ts';
 import { bytes } from '../format.ts';
 import { instances } from '../live/instances.ts';
+import { Copyable } from '../ui/button.tsx';
 import { Section } from '../ui/page.tsx';
 import { Time } from '../ui/time.tsx';
+import { useQuery } from '../use-query.ts';
 import { Charts } from './charts.tsx';
-import { Connect } from './connect.tsx';
 import { RESTART_WORDS } from './instance-form.tsx';
-import { savedHint, savedState } from './saved-state.ts';
+import { savedHint, savedState } from './state.tsx';
 
-interface Props {
+interface OverviewProps {
   readonly instance: Instance;
 }
 
-export function Overview({ instance }: Props) {
+export function Overview({ instance }: OverviewProps) {
   const { vm } = instance;
   return (
     <>
@@ -41,7 +43,7 @@ function Fact({ name, children, wide = false }: FactProps) {
   );
 }
 
-function DiskFacts({ instance }: Props) {
+function DiskFacts({ instance }: OverviewProps) {
   const { disk, vm, idle_timeout_seconds, auto_flush_seconds, wake_on_connect, restart, created_at, id } =
     instance;
   const hint = savedHint(instance);
@@ -94,5 +96,73 @@ function ForkedFrom({ of }: { readonly of: NonNullable<Instance['forked_from']> 
       {of.generation}
       {of.dirty_bytes > 0 && `, without at least ${bytes(of.dirty_bytes)} unsaved`}
     </>
+  );
+}
+
+interface ConnectProps {
+  readonly instance: Instance;
+}
+
+/** The user that Berth's images let in. */
+const SSH_USER = 'root';
+const SOON: readonly VmState[] = ['starting', 'restarting'];
+
+/** The SSH command, which never changes, and what a connection does in the VM's present state. */
+function Connect({ instance }: ConnectProps) {
+  const { host, port } = instance.ssh;
+  const { state } = instance.vm;
+  return (
+    <Section title="Connect" lead="The address stays the same for the life of the instance.">
+      <div class="panel connect stack">
+        <Copyable text={`ssh -p ${port} ${SSH_USER}@${host}`} label="Copy the SSH command" />
+        {state !== 'running' && <p class="hint">{whatAConnectionDoes(instance)}</p>}
+        <NoKeys instance={instance} />
+        <HostKeys instance={instance} />
+      </div>
+    </Section>
+  );
+}
+
+function whatAConnectionDoes({ vm: { state }, wake_on_connect }: Instance): string {
+  if (SOON.includes(state)) return `The VM is ${state}. The command works as soon as it runs.`;
+  if (!wake_on_connect && state === 'suspending')
+    return 'The VM is being suspended. Resume it afterwards to log in.';
+  if (!wake_on_connect && state === 'stopping')
+    return 'The VM is being stopped. Start it afterwards to log in.';
+  if (state === 'failed') return 'The VM has failed. Start it to log in.';
+  return wake_on_connect
+    ? `The VM is ${state}. A connection, or a request to an HTTP port, starts it and waits until it runs.`
+    : `The VM is ${state}. ${state === 'suspended' ? 'Resume' : 'Start'} it to log in, or turn on “Wake on connect” in the settings.`;
+}
+
+function NoKeys({ instance: { id, name, vm } }: ConnectProps) {
+  const { data } = useQuery(`key set ${id} ${vm.boot}`, () => call('getKeySet', { path: { id } }));
+  if (data?.data.length !== 0) return null;
+  return (
+    <p class="notice">
+      No key is accepted, so nobody can log in. <a href="/ssh-keys">Add an SSH key</a> to your account, or
+      choose some under <a href={`/instances/${name}/keys`}>Keys</a>.
+    </p>
+  );
+}
+
+function HostKeys({ instance: { host_keys, ssh } }: ConnectProps) {
+  if (host_keys.length === 0) return <p class="hint">The host key is known after the first start.</p>;
+  // sshd(8): a port other than 22 is written [host]:port.
+  const known = host_keys
+    .map(({ public_key }) => `echo '[${ssh.host}]:${ssh.port} ${public_key}' >> ~/.ssh/known_hosts`)
+    .join('\n');
+  return (
+    <details>
+      <summary>Host key: check that you reach this instance</summary>
+      <div class="stack">
+        {host_keys.map(({ type, fingerprint }) => (
+          <code key={fingerprint} class="wrap">
+            {type} {fingerprint}
+          </code>
+        ))}
+        <Copyable text={known} label="Copy the command that makes the host known" />
+      </div>
+    </details>
   );
 }

@@ -7,8 +7,8 @@ import { Checkbox, Field } from '../ui/field.tsx';
 import { Form } from '../ui/form.tsx';
 import { Icon } from '../ui/icon.tsx';
 import { tell } from '../ui/toasts.tsx';
-import { dropReceipt, receipts } from './actions.ts';
-import { CONSISTENCY } from './consistency.ts';
+import { dropReceipt, receipts } from './actions.tsx';
+import { CONSISTENCY } from './state.tsx';
 
 export function Receipt({ instance }: { readonly instance: Instance }) {
   const receipt = receipts.value.get(instance.id);

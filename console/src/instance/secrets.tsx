@@ -3,15 +3,15 @@ import { useState } from 'preact/hooks';
 import type { Instance, Secret } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { Button } from '../ui/button.tsx';
+import { Field, TextArea } from '../ui/field.tsx';
+import { FormDialog } from '../ui/form.tsx';
 import { Icon } from '../ui/icon.tsx';
-import { LoadedList } from '../ui/loaded-list.tsx';
 import { Empty, Section } from '../ui/page.tsx';
-import { Table } from '../ui/table.tsx';
+import { LoadedList, Table } from '../ui/table.tsx';
 import { Time } from '../ui/time.tsx';
 import { tell } from '../ui/toasts.tsx';
-import { useList } from '../use-list.ts';
-import { whyFixed } from './actions.ts';
-import { SecretDialog } from './secret-dialog.tsx';
+import { useList } from '../use-query.ts';
+import { whyFixed } from './actions.tsx';
 
 interface Row extends Secret {
   readonly id: string;
@@ -111,5 +111,70 @@ function Limits() {
         guest. Anyone who runs programs in the VM can use the secret, as long as it is set.
       </p>
     </div>
+  );
+}
+
+interface Props {
+  readonly instance: Instance;
+  /** Null: a new one. */
+  readonly secret: Secret | null;
+  readonly onClose: () => void;
+  readonly onDone: () => Promise<void>;
+}
+
+/** Sets a secret, or replaces its value and hosts. */
+function SecretDialog({ instance: { id, name: of }, secret, onClose, onDone }: Props) {
+  const set = async (form: FormData) => {
+    const name = secret?.name ?? String(form.get('name')).trim();
+    const hosts = String(form.get('hosts'))
+      .split(/[\s,]+/)
+      .filter((each) => each !== '');
+    await call('setSecret', { path: { id, name }, body: { value: String(form.get('value')), hosts } });
+    tell('good', `Set ${name}. New sessions have it within 10 s.`);
+    await onDone();
+  };
+  const title = secret === null ? `Set a secret of ${of}` : `Replace the value of ${secret.name}`;
+  return (
+    <FormDialog title={title} verb="Set" onClose={onClose} work={set}>
+      {(issues) => (
+        <>
+          {secret === null && (
+            <Field
+              label="Name"
+              name="name"
+              required
+              maxLength={64}
+              placeholder="OPENAI_API_KEY"
+              autocapitalize="characters"
+              spellcheck={false}
+              autofocus
+              hint="Capital letters, digits and _. In the guest, BERTH_SECRET_ and this name is the variable."
+              issue={issues['name']}
+            />
+          )}
+          <Field
+            label="Value"
+            name="value"
+            type="password"
+            required
+            autocomplete="off"
+            spellcheck={false}
+            autofocus={secret !== null}
+            hint="It is never shown again."
+            issue={issues['value']}
+          />
+          <TextArea
+            label="Hosts"
+            name="hosts"
+            required
+            rows={3}
+            spellcheck={false}
+            defaultValue={secret?.hosts.join('\n') ?? ''}
+            hint="One a line, such as api.openai.com or *.example.com. Only they get the value."
+            issue={issues['hosts']}
+          />
+        </>
+      )}
+    </FormDialog>
   );
 }

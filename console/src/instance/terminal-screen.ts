@@ -67,7 +67,7 @@ const COLOURS = {
 /** The server takes at most 64 KiB in one message; a paste may be longer. */
 const MESSAGE_BYTES = 16 * 1024;
 
-export function openScreen(place: HTMLElement, socket: WebSocket): Screen {
+export function openScreen(box: HTMLElement, socket: WebSocket): Screen {
   const terminal = new Terminal({
     theme: COLOURS,
     fontFamily: 'ui-monospace, "Cascadia Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace',
@@ -78,10 +78,10 @@ export function openScreen(place: HTMLElement, socket: WebSocket): Screen {
   });
   const fit = new FitAddon();
   terminal.loadAddon(fit);
-  withSheets(() => terminal.open(place));
+  withSheets(() => terminal.open(box));
   fit.fit();
   const resized = new ResizeObserver(() => fit.fit());
-  resized.observe(place);
+  resized.observe(box);
   socket.binaryType = 'arraybuffer';
   socket.addEventListener('open', () => {
     terminal.focus();

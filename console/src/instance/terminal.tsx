@@ -3,9 +3,8 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { call, sayError } from '../api.ts';
 import { Button } from '../ui/button.tsx';
-import { Failure } from '../ui/failure.tsx';
-import { Section } from '../ui/page.tsx';
-import { whyFixed } from './actions.ts';
+import { Failure, Section } from '../ui/page.tsx';
+import { whyFixed } from './actions.tsx';
 import { ConsoleLog } from './console-log.tsx';
 
 const OPEN_IN = ['starting', 'running', 'restarting', 'stopping'];
@@ -21,7 +20,7 @@ const CLOSED: Readonly<Record<number, string>> = {
 type Line = 'closed' | 'opening' | 'open';
 
 export function TerminalPanel({ instance }: { readonly instance: Instance }) {
-  const place = useRef<HTMLDivElement>(null);
+  const box = useRef<HTMLDivElement>(null);
   const [line, setLine] = useState<Line>('closed');
   const [problem, setProblem] = useState<string | null>(null);
   const close = useRef<() => void>(() => undefined);
@@ -38,9 +37,9 @@ export function TerminalPanel({ instance }: { readonly instance: Instance }) {
         }),
         call('createConsoleTicket', { path: { id: instance.id }, body: {} }),
       ]);
-      if (!place.current) return;
+      if (!box.current) return;
       const socket = new WebSocket(streamAddress(instance.id, ticket));
-      const screen = openScreen(place.current, socket);
+      const screen = openScreen(box.current, socket);
       let ended_here = false;
       close.current = () => {
         ended_here = true;
@@ -81,7 +80,7 @@ export function TerminalPanel({ instance }: { readonly instance: Instance }) {
     >
       <Failure text={problem} />
       <div class={line === 'closed' ? 'console-box closed' : 'console-box'}>
-        <div ref={place} class="console-screen" />
+        <div ref={box} class="console-screen" />
         {line === 'closed' && (
           <p class="dim">Not connected. Each connection is in the audit log of the organisation.</p>
         )}

@@ -2,9 +2,12 @@
  * Events and notifications, live. A browser allows few connections to a host, and each stream holds one. So among all tabs of
  * an organisation only the tab that holds the lock reads the streams, and broadcasts the messages to the others.
  */
+
+import { signal } from '@preact/signals';
 import { BerthError, type Event, type Notification } from '../../../client/src/berth.ts';
 import { berth, org_id } from '../api.ts';
 import { session, user } from '../session.ts';
+import { tell } from '../ui/toasts.tsx';
 import { onReconnect } from './connection.ts';
 
 export type LiveMessage =
@@ -90,3 +93,24 @@ const readNotifications: Read = async (signal, tell, onOpen) => {
     else tell({ kind: 'reset' });
   }
 };
+
+/** The number of unread notifications, and toasts for urgent ones. */
+export const unread = signal(0);
+
+/** Runs until `stop` aborts. */
+export function runUnread(stop: AbortSignal): void {
+  // Another tab may hold the stream, which sends the number only when it changes.
+  const ask = async () => {
+    const { count } = await berth.call('countUnreadNotifications', {}, { signal: stop });
+    unread.value = count;
+  };
+  ask().catch(() => undefined);
+  const ended = listen((message) => {
+    if (message.kind === 'unread') unread.value = message.count;
+    if (message.kind === 'reset') ask().catch(() => undefined);
+    if (message.kind !== 'notification') return;
+    const { severity, title } = message.notification;
+    if (severity !== 'info') tell(severity === 'critical' ? 'bad' : 'news', title, '/notifications');
+  });
+  stop.addEventListener('abort', ended);
+}

@@ -2,16 +2,16 @@
 import { useState } from 'preact/hooks';
 import { AUDIT_ACTIONS, auditDetails } from '../../../client/src/audit-words.ts';
 import type { AuditEntry } from '../../../client/src/berth.ts';
+import { actorWords } from '../../../client/src/event-words.ts';
 import { call } from '../api.ts';
 import { exactly } from '../format.ts';
 import { instances } from '../live/instances.ts';
 import { leads } from '../live/membership.ts';
-import { Actor } from '../ui/actor.tsx';
 import { Select } from '../ui/field.tsx';
-import { ListTable } from '../ui/loaded-list.tsx';
 import { LogFilter, type LogFilterValues } from '../ui/log-filter.tsx';
 import { Empty, PageHead } from '../ui/page.tsx';
-import { useList } from '../use-list.ts';
+import { ListTable } from '../ui/table.tsx';
+import { useList } from '../use-query.ts';
 
 export function AuditPage() {
   return (
@@ -128,5 +128,16 @@ function Target({ entry: { target, target_name } }: { readonly entry: AuditEntry
       {present === undefined && <div class="wrap">{target_name ?? KINDS[target.split('_')[0] ?? '']}</div>}
       <code class={target_name === null ? 'wrap dim' : 'wrap dim wide-only'}>{target}</code>
     </>
+  );
+}
+
+/** Who acted: the name if it is known, with the id as tooltip. */
+function Actor({ id, name }: { readonly id: string; readonly name: string | null }) {
+  const words = actorWords(id, name);
+  if (words === id) return <code class="wrap">{id}</code>;
+  return (
+    <span class="wrap" title={id}>
+      {words}
+    </span>
   );
 }

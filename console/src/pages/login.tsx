@@ -1,24 +1,21 @@
-/** Logging in: by password, then a second factor if the account has one; by a passkey alone; or at the OpenID provider. */
-
+/** The login: by password, then a second factor if the account has one; by a passkey alone; or at the OpenID provider. */
 import { useState } from 'preact/hooks';
 import { BerthError } from '../../../client/src/berth.ts';
 import type { LoginByPasskeyRequest, LoginRequest } from '../../../client/src/generated.ts';
-import { EmailField } from '../account/credential-fields.tsx';
-import { passkeyProblem, usePasskey } from '../passkeys.ts';
+import { AppCodeField, EmailField, passkeyProblem, usePasskey } from '../account/credentials.tsx';
+import { loginUrl } from '../oidc.ts';
 import { partsOf, path } from '../router.ts';
 import { anonymous, begin, ended } from '../session.ts';
-import { signupsOpen, takesPasswords } from '../settings.ts';
+import { settings, signupsOpen, takesPasswords } from '../settings.ts';
 import { Button } from '../ui/button.tsx';
-import { Failure } from '../ui/failure.tsx';
 import { Field } from '../ui/field.tsx';
 import { Form } from '../ui/form.tsx';
-import { Gate } from '../ui/gate.tsx';
-import { ProviderLogin } from '../ui/provider-login.tsx';
+import { Failure, Gate } from '../ui/page.tsx';
 import { useAction } from '../use-action.ts';
-import { SecondFactor } from './second-factor.tsx';
+import { carryInvitation } from './mail-links.tsx';
 
 /** The accepted address and password; the second step sends them again with a factor. */
-export type FirstStep = Pick<LoginRequest, 'email' | 'password'>;
+type FirstStep = Pick<LoginRequest, 'email' | 'password'>;
 
 export function LoginPage() {
   const [first, setFirst] = useState<FirstStep | null>(null);
@@ -90,5 +87,68 @@ function Passkey() {
       {problem !== null && <p class="hint">{problem}</p>}
       <Failure text={action.error} />
     </>
+  );
+}
+
+/** The second step of a login: a code, a recovery code, or a passkey of the account. */
+function SecondFactor({ first, onBack }: { readonly first: FirstStep; readonly onBack: () => void }) {
+  const [recovery, setRecovery] = useState(false);
+  const login = async (factor: Partial<LoginRequest>) =>
+    begin(await anonymous.call('login', { body: { ...first, ...factor } }));
+  const byCode = (form: FormData) => {
+    const code = String(form.get('code')).trim();
+    return login(recovery ? { recovery_code: code } : { totp_code: code });
+  };
+  const byPasskey = useAction(async () => {
+    const options = await anonymous.call('passkeyOptions', { body: { email: first.email } });
+    await login({ webauthn: (await usePasskey(options)) as LoginRequest['webauthn'] });
+  });
+  return (
+    <Gate title="Second factor">
+      <Form verb="Log in" primary work={byCode}>
+        {() =>
+          recovery ? (
+            <Field
+              key="recovery"
+              label="Recovery code"
+              name="code"
+              autocomplete="off"
+              spellcheck={false}
+              required
+              autofocus
+            />
+          ) : (
+            <AppCodeField key="totp" label="Code of your authenticator app" />
+          )
+        }
+      </Form>
+      <div class="stack or">
+        {passkeyProblem() === null && (
+          <Button busy={byPasskey.busy} onClick={() => void byPasskey.run()}>
+            Use a passkey
+          </Button>
+        )}
+        <Button onClick={() => setRecovery(!recovery)}>
+          {recovery ? 'Use a code of the app' : 'Use a recovery code'}
+        </Button>
+        <Failure text={byPasskey.error} />
+      </div>
+      <p class="gate-links">
+        <button type="button" class="link" onClick={onBack}>
+          Use another account
+        </button>
+      </p>
+    </Gate>
+  );
+}
+
+/** The link to a login at the OpenID provider. */
+export function ProviderLogin({ primary = false }: { readonly primary?: boolean }) {
+  const url = loginUrl();
+  if (url === null) return null;
+  return (
+    <a class={`button wide ${primary ? 'primary' : 'plain'}`} href={url} onClick={carryInvitation}>
+      <span class="button-label">Log in with {settings.value?.oidc?.name}</span>
+    </a>
   );
 }

@@ -1,17 +1,18 @@
 /** The user's notifications, live, and the choice of those that are mailed too. */
 import { useState } from 'preact/hooks';
 import type { Notification } from '../../../client/src/berth.ts';
-import { NotificationPreferencesForm } from '../account/notification-preferences.tsx';
+import type { NotificationKind, NotificationPreferences } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
-import { attempt } from '../attempt.ts';
 import { instances } from '../live/instances.ts';
-import { unread } from '../live/unread.ts';
+import { unread } from '../live/streams.ts';
+import { sendsMail } from '../settings.ts';
 import { Button } from '../ui/button.tsx';
 import { Icon, type IconName } from '../ui/icon.tsx';
-import { LoadedList } from '../ui/loaded-list.tsx';
-import { Empty, PageHead } from '../ui/page.tsx';
+import { Empty, Failure, Loaded, PageHead, Section } from '../ui/page.tsx';
+import { LoadedList } from '../ui/table.tsx';
 import { Time } from '../ui/time.tsx';
-import { useList } from '../use-list.ts';
+import { attempt, readThenChange, useAction } from '../use-action.ts';
+import { useList, useQuery } from '../use-query.ts';
 
 const ICONS: Record<Notification['severity'], IconName> = {
   info: 'bell',
@@ -124,5 +125,96 @@ function Entry({
         {read_at === null ? 'Mark read' : 'Mark unread'}
       </Button>
     </li>
+  );
+}
+
+const NAMES: Readonly<Record<NotificationKind, string>> = {
+  'vm.failed': 'VM failed',
+  'vm.recovered': 'VM recovered',
+  'disk.flush_failed': 'Flush failed',
+  'disk.nearly_full': 'Disk nearly full',
+  'api_key.created': 'API key created',
+  'api_key.expiring': 'API key expires soon',
+  'ssh_key.added': 'SSH key added',
+  'account.locked': 'Account locked',
+  'login.new_place': 'Login from a new place',
+  'mfa.added': 'Second factor added',
+  'mfa.removed': 'Second factor removed',
+  'password.changed': 'Password changed',
+  'billing_email.changed': 'Billing address changed',
+  'webhook.failing': 'Webhook fails',
+  'webhook.disabled': 'Webhook disabled',
+  'org.invited': 'Invited to an organisation',
+  'org.role_changed': 'Role changed',
+};
+
+/** Chooses which kinds of notifications are mailed. Those about the account's security always are. */
+function NotificationPreferencesForm() {
+  const query = useQuery('preferences', () => call('getNotificationPreferences', {}));
+  return (
+    <Section
+      title="By mail"
+      lead="Choose which kinds of notifications are also mailed to you. Those about the security of your account always are."
+    >
+      {!sendsMail() && (
+        <p class="notice page-notice">
+          This server sends no mail: its mails are files that only its operator can read.
+        </p>
+      )}
+      <Loaded query={query} lines={6}>
+        {(preferences) => <Form preferences={preferences} onSaved={query.put} />}
+      </Loaded>
+    </Section>
+  );
+}
+
+interface FormProps {
+  readonly preferences: NotificationPreferences;
+  readonly onSaved: (saved: NotificationPreferences) => void;
+}
+
+function Form({ preferences, onSaved }: FormProps) {
+  const { mail, always, descriptions } = preferences;
+  const isFixed = (kind: string) => (always as readonly string[]).includes(kind);
+  const action = useAction(async (kind: NotificationKind, mailed: boolean) => {
+    const saved = await readThenChange(
+      (options) => call('getNotificationPreferences', {}, options),
+      (now, options) => {
+        const kept = Object.entries(now.mail).filter(([each]) => !isFixed(each));
+        const wanted = { ...Object.fromEntries(kept), [kind]: mailed };
+        return call('setNotificationPreferences', { body: { mail: wanted } }, options);
+      },
+    );
+    onSaved(saved);
+  });
+  const kinds = Object.entries(mail) as [NotificationKind, boolean][];
+  // First those that can be changed.
+  const ordered = [...kinds.filter(([kind]) => !isFixed(kind)), ...kinds.filter(([kind]) => isFixed(kind))];
+  return (
+    <div class="panel">
+      <ul class="mail-kinds">
+        {ordered.map(([kind, mailed]) => (
+          <li key={kind}>
+            <input
+              type="checkbox"
+              id={`mail-${kind}`}
+              checked={mailed}
+              disabled={isFixed(kind)}
+              aria-describedby={`mail-${kind}-when`}
+              // One change at a time, because each request sends all preferences.
+              onClick={(event) => action.busy && event.preventDefault()}
+              onChange={(event) => void action.run(kind, event.currentTarget.checked)}
+            />
+            <label for={`mail-${kind}`}>
+              {NAMES[kind]} {isFixed(kind) && <span class="tag">always</span>}
+            </label>
+            <p class="hint" id={`mail-${kind}-when`}>
+              {descriptions[kind]}
+            </p>
+          </li>
+        ))}
+      </ul>
+      <Failure text={action.error} />
+    </div>
   );
 }

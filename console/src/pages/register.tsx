@@ -1,14 +1,14 @@
 /** Creates an account: with an invitation, or without one where sign-ups are open. */
 import { useState } from 'preact/hooks';
-import { NewPasswordField } from '../account/credential-fields.tsx';
+import { NewPasswordField } from '../account/credentials.tsx';
 import { navigate, takeTokenOfLink, tokenIn } from '../router.ts';
 import { anonymous, begin } from '../session.ts';
 import { signupsOpen, takesPasswords } from '../settings.ts';
 import { Field } from '../ui/field.tsx';
 import { Form } from '../ui/form.tsx';
-import { Gate } from '../ui/gate.tsx';
-import { ProviderLogin } from '../ui/provider-login.tsx';
-import { dropInvitation, keepInvitation, keptInvitation } from './invitation-token.ts';
+import { Gate } from '../ui/page.tsx';
+import { ProviderLogin } from './login.tsx';
+import { dropInvitation, keepInvitation, keptInvitation } from './mail-links.tsx';
 
 export function RegisterPage() {
   const [token] = useState(() => keepInvitation(takeTokenOfLink()) || keptInvitation());

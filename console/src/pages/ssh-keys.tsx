@@ -2,16 +2,14 @@
 import { useState } from 'preact/hooks';
 import { call } from '../api.ts';
 import { orgs } from '../live/membership.ts';
-import { Button } from '../ui/button.tsx';
-import { Copyable } from '../ui/copy.tsx';
-import { TextArea } from '../ui/field.tsx';
+import { Button, Copyable } from '../ui/button.tsx';
+import { NameField, TextArea } from '../ui/field.tsx';
 import { FormDialog } from '../ui/form.tsx';
 import { Icon } from '../ui/icon.tsx';
-import { ListTable } from '../ui/loaded-list.tsx';
-import { NameField } from '../ui/name-field.tsx';
 import { Empty, PageHead } from '../ui/page.tsx';
+import { ListTable } from '../ui/table.tsx';
 import { Time } from '../ui/time.tsx';
-import { useList } from '../use-list.ts';
+import { useList } from '../use-query.ts';
 
 export function SshKeysPage() {
   const [adding, setAdding] = useState(false);

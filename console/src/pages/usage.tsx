@@ -5,24 +5,13 @@ import type { Usage } from '../../../client/src/berth.ts';
 import { addUsage, usageByInstance } from '../../../client/src/usage.ts';
 import { berth } from '../api.ts';
 import { instances, MAX_INSTANCES } from '../live/instances.ts';
-import { Chart } from '../ui/chart.tsx';
-import { type Point, say } from '../ui/chart-scale.ts';
-import { Choice } from '../ui/choice.tsx';
+import { Choice } from '../ui/button.tsx';
+import { Chart, useForgetting, ValueTable } from '../ui/chart.tsx';
+import { type Point, say, type Unit } from '../ui/chart-scale.ts';
 import { Empty, Loaded, PageHead, Section } from '../ui/page.tsx';
 import { Table } from '../ui/table.tsx';
-import { useForgetting } from '../ui/use-forgetting.ts';
-import { ValueTable } from '../ui/value-table.tsx';
-import {
-  AMOUNTS,
-  pointsOf,
-  RANGES,
-  type RangeName,
-  rangeUntil,
-  usageByPeriod,
-} from '../usage/usage-periods.ts';
 import { useQuery } from '../use-query.ts';
 
-const NAMES = Object.entries(RANGES).map(([range, { name }]) => [range as RangeName, name] as const);
 const PAGE = 200;
 const MAX_ENTRIES = 20_000;
 
@@ -187,4 +176,65 @@ function sayPeriod(start_ms: number, range: RangeName): string {
   const { interval, step_ms } = RANGES[range];
   if (interval === 'day') return `${utc_day.format(start_ms)} UTC`;
   return `${day_and_clock.format(start_ms)}–${clock.format(start_ms + step_ms)}`;
+}
+
+const HOUR_MS = 3_600_000;
+const DAY_MS = 24 * HOUR_MS;
+
+const RANGES = {
+  '24h': { name: '24 h', interval: 'hour', step_ms: HOUR_MS, count: 24 },
+  '7d': { name: '7 days', interval: 'day', step_ms: DAY_MS, count: 7 },
+  '30d': { name: '30 days', interval: 'day', step_ms: DAY_MS, count: 30 },
+  '12m': { name: '12 months', interval: 'day', step_ms: DAY_MS, count: 365 },
+} as const;
+type RangeName = keyof typeof RANGES;
+const NAMES = Object.entries(RANGES).map(([range, { name }]) => [range as RangeName, name] as const);
+
+type Amounts = Omit<Usage, 'instance_id' | 'start'>;
+
+interface Amount {
+  readonly title: string;
+  readonly unit: Unit;
+  readonly of: (used: Amounts) => number;
+}
+
+const AMOUNTS: readonly Amount[] = [
+  { title: 'Running time', unit: 'hours', of: (used) => used.running_seconds / 3600 },
+  { title: 'CPU time', unit: 'hours', of: (used) => used.cpu_seconds / 3600 },
+  { title: 'Memory', unit: 'gib_hours', of: (used) => used.memory_gib_hours },
+  { title: 'Stored', unit: 'gib_hours', of: (used) => used.stored_gib_hours },
+  { title: 'Flushed', unit: 'bytes', of: (used) => used.flushed_bytes },
+  { title: 'HTTP', unit: 'bytes', of: (used) => used.http_bytes },
+];
+
+/** The present hour or day is the last of them. Days are those of UTC. */
+function rangeUntil(name: RangeName, now_ms: number) {
+  const { step_ms, count } = RANGES[name];
+  const to_ms = (Math.floor(now_ms / step_ms) + 1) * step_ms;
+  return { from_ms: to_ms - count * step_ms, to_ms };
+}
+
+/** By its beginning, the sum of all instances in each period with any use. */
+function usageByPeriod(entries: readonly Usage[]): ReadonlyMap<number, Usage> {
+  const sums = new Map<number, Usage>();
+  for (const each of entries) {
+    const start_ms = Date.parse(each.start);
+    const sum = sums.get(start_ms);
+    sums.set(start_ms, sum === undefined ? each : addUsage(sum, each));
+  }
+  return sums;
+}
+
+/** A point for each period; without an entry nothing was used. */
+function pointsOf(
+  { of }: Amount,
+  used: ReadonlyMap<number, Usage>,
+  { from_ms, to_ms, step_ms }: { readonly from_ms: number; readonly to_ms: number; readonly step_ms: number },
+): Point[] {
+  return Array.from({ length: Math.round((to_ms - from_ms) / step_ms) }, (_, nth) => {
+    const start_ms = from_ms + nth * step_ms;
+    const entry = used.get(start_ms);
+    const value = entry === undefined ? 0 : of(entry);
+    return { at_ms: start_ms + step_ms / 2, spread: { mean: value, min: value, max: value } };
+  });
 }

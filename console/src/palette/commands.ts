@@ -1,17 +1,17 @@
 /** What the palette offers: actions and tabs of the current instance, the pages, all instances and their actions, settings. */
 import type { Instance } from '../../../client/src/berth.ts';
-import { attempt } from '../attempt.ts';
-import { actionsOf, factsOf, runAction, type VmAction, whyFixed } from '../instance/actions.ts';
+import { actionsOf, factsOf, runAction, type VmAction, whyFixed } from '../instance/actions.tsx';
 import { is_creating } from '../instance/create-dialog.tsx';
 import { instances } from '../live/instances.ts';
 import { chooseOrganisation, org, orgs, whyNoWork } from '../live/membership.ts';
-import { hrefOf, isVisible, PLACES } from '../places.ts';
+import { hrefOf, isVisible, NAVIGATION } from '../navigation.ts';
 import { navigate, partsOf, path } from '../router.ts';
 import { logout } from '../session.ts';
 import { setTheme, THEME_NAMES, THEMES } from '../theme.ts';
 import type { IconName } from '../ui/icon.tsx';
 import { times_are_exact, toggleTimes } from '../ui/time.tsx';
 import { tell } from '../ui/toasts.tsx';
+import { attempt } from '../use-action.ts';
 import type { Findable } from './match.ts';
 
 export interface Command extends Findable {
@@ -43,7 +43,7 @@ export function commandsFor(typed: string): readonly Command[] {
   return [
     ...(here ? [...actionCommands(here), ...tabCommands(here)] : []),
     ...createCommands(),
-    ...placeCommands(),
+    ...pageCommands(),
     ...others.map(instanceCommand),
     ...(typed.trim() === '' ? [] : others.flatMap(actionCommands)),
     ...settingCommands(),
@@ -98,16 +98,16 @@ function instanceCommand({ id, name, vm, labels, deleting }: Instance): Command 
   };
 }
 
-function placeCommands(): Command[] {
-  return PLACES.flat()
+function pageCommands(): Command[] {
+  return NAVIGATION.flat()
     .filter(isVisible)
-    .map((place) => ({
-      id: place.at,
-      icon: place.icon,
-      name: place.name,
+    .map((page) => ({
+      id: page.at,
+      icon: page.icon,
+      name: page.name,
       note: 'Page',
       words: 'page go to',
-      run: () => navigate(hrefOf(place)),
+      run: () => navigate(hrefOf(page)),
     }));
 }
 

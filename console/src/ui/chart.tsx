@@ -2,7 +2,9 @@
  * A line chart over time in SVG, of one quantity: the mean as a line, minimum and maximum as a band. The pointer, a finger or the
  * arrow keys choose a point, for this chart and those beside it; its value is told in the caption and to screen readers.
  */
-import { useRef } from 'preact/hooks';
+
+import type { RefObject } from 'preact';
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import {
   isKnown,
   type KnownPoint,
@@ -15,9 +17,8 @@ import {
   type Unit,
   valueTicks,
 } from './chart-scale.ts';
-import { useWidth } from './use-width.ts';
 
-interface Props {
+interface ChartProps {
   readonly title: string;
   readonly points: readonly Point[];
   readonly unit: Unit;
@@ -48,7 +49,7 @@ const TICK_WIDTH = 48;
 const USUAL_WIDTH = 340;
 const FAR_STEP = 10;
 
-export function Chart(props: Props) {
+export function Chart(props: ChartProps) {
   const { title, points, unit, max, from_ms, to_ms, gap_ms, chosen_ms, otherwise, is_live, sayTime } = props;
   const frame = useRef<HTMLDivElement>(null);
   const width = useWidth(frame, USUAL_WIDTH);
@@ -106,7 +107,7 @@ export function Chart(props: Props) {
   );
 }
 
-interface ValueProps extends Pick<Props, 'unit' | 'otherwise' | 'is_live' | 'sayTime'> {
+interface ValueProps extends Pick<ChartProps, 'unit' | 'otherwise' | 'is_live' | 'sayTime'> {
   readonly known: readonly KnownPoint[];
   readonly chosen: KnownPoint | undefined;
   /** By somebody; else it is the newest. */
@@ -131,7 +132,7 @@ function Extremes({ point: { spread }, unit }: { readonly point: KnownPoint; rea
   return <span class="dim">{` max ${say(spread.max, unit)}`}</span>;
 }
 
-interface Places {
+interface Scale {
   readonly x: (at_ms: number) => number;
   readonly y: (value: number) => number;
   readonly bottom: number;
@@ -144,7 +145,7 @@ function Axes({
   y,
   right,
   bottom,
-}: Places & { readonly ticks: readonly Tick[]; readonly times: readonly Tick[]; readonly right: number }) {
+}: Scale & { readonly ticks: readonly Tick[]; readonly times: readonly Tick[]; readonly right: number }) {
   return (
     <g class="chart-axes">
       {ticks.map(({ at, label }) => (
@@ -167,13 +168,13 @@ function Axes({
   );
 }
 
-function Run({ run, x, y, bottom }: Places & { readonly run: readonly KnownPoint[] }) {
-  const place = (point: KnownPoint, value: number) => `${x(point.at_ms).toFixed(1)},${y(value).toFixed(1)}`;
-  const line = run.map((point) => place(point, point.spread.mean)).join(' L');
-  const upper = run.map((point) => place(point, point.spread.max)).join(' L');
+function Run({ run, x, y, bottom }: Scale & { readonly run: readonly KnownPoint[] }) {
+  const spot = (point: KnownPoint, value: number) => `${x(point.at_ms).toFixed(1)},${y(value).toFixed(1)}`;
+  const line = run.map((point) => spot(point, point.spread.mean)).join(' L');
+  const upper = run.map((point) => spot(point, point.spread.max)).join(' L');
   const lower = run
     .toReversed()
-    .map((point) => place(point, point.spread.min))
+    .map((point) => spot(point, point.spread.min))
     .join(' L');
   const [first, last] = [run[0], run.at(-1)];
   if (!first || !last) return null;
@@ -191,7 +192,7 @@ function Run({ run, x, y, bottom }: Places & { readonly run: readonly KnownPoint
 
 function choose(
   event: PointerEvent & { readonly currentTarget: Element },
-  { from_ms, to_ms, onChoose }: Props,
+  { from_ms, to_ms, onChoose }: ChartProps,
   right: number,
 ): void {
   const from_left = event.clientX - event.currentTarget.getBoundingClientRect().left;
@@ -200,7 +201,11 @@ function choose(
 }
 
 /** Its role, name, value and keys: a slider along the points. */
-function chooser({ title, unit, onChoose, sayTime }: Props, known: readonly KnownPoint[], index: number) {
+function chooser(
+  { title, unit, onChoose, sayTime }: ChartProps,
+  known: readonly KnownPoint[],
+  index: number,
+) {
   const at = known[index];
   if (!at) return { role: 'img', 'aria-label': `${title}: no values` } as const;
   const steps: Record<string, number> = {
@@ -224,4 +229,96 @@ function chooser({ title, unit, onChoose, sayTime }: Props, known: readonly Know
       onChoose(known[Math.min(known.length - 1, Math.max(0, index + step))]?.at_ms ?? null);
     },
   } as const;
+}
+
+/** The width of an element in pixels, kept current; `otherwise` until it is known. */
+export function useWidth(element: RefObject<Element | null>, otherwise: number): number {
+  const [width, setWidth] = useState(otherwise);
+  useLayoutEffect(() => {
+    if (!element.current) return;
+    const observer = new ResizeObserver(([entry]) => {
+      if (entry) setWidth(Math.round(entry.contentRect.width));
+    });
+    observer.observe(element.current);
+    return () => observer.disconnect();
+  }, [element]);
+  return width;
+}
+
+/** A finger leaves its value chosen when it lifts. A press beside the charts forgets it. */
+export function useForgetting(is_chosen: boolean, choose: (at_ms: null) => void): void {
+  useEffect(() => {
+    if (!is_chosen) return;
+    const forget = ({ target }: PointerEvent) => {
+      if (!(target instanceof Element && target.closest('.chart-plot'))) choose(null);
+    };
+    document.addEventListener('pointerdown', forget);
+    return () => document.removeEventListener('pointerdown', forget);
+  }, [is_chosen, choose]);
+}
+
+interface ValueRow {
+  /** The time of the row. */
+  readonly at: string;
+  readonly name: string;
+  readonly values: readonly string[];
+}
+
+interface ValueTableProps {
+  readonly hint: string;
+  readonly heads: readonly string[];
+  readonly rows: () => readonly ValueRow[];
+  readonly empty: string;
+}
+
+/** What charts show as a table, for screen readers and for copying. It is made when it is opened. */
+export function ValueTable(props: ValueTableProps) {
+  const [open, setOpen] = useState(false);
+  return (
+    <details class="value-table" onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>Values as a table</summary>
+      {open && (
+        <>
+          <p class="hint">{props.hint} The table scrolls sideways.</p>
+          <Rows {...props} />
+        </>
+      )}
+    </details>
+  );
+}
+
+function Rows({ heads, rows, empty }: ValueTableProps) {
+  const shown = rows();
+  if (shown.length === 0) return <p class="dim">{empty}</p>;
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: a box that scrolls must be reachable by keyboard
+    <section class="scroll-box" tabIndex={0} aria-label="Values as a table">
+      <table class="table">
+        <thead>
+          <tr>
+            <th>From</th>
+            {heads.map((head) => (
+              <th key={head} class="number">
+                {head}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {shown.map(({ at, name, values }) => (
+            <tr key={at}>
+              <th scope="row">
+                <time dateTime={at}>{name}</time>
+              </th>
+              {heads.map((head, nth) => (
+                <td key={head} class="number">
+                  {values[nth]}
+                </td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </section>
+  );
 }

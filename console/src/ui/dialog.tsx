@@ -1,9 +1,10 @@
 /** A modal dialog: the browser's own, which keeps the keyboard inside. Escape closes it, and the focus goes back. */
 import type { ComponentChildren } from 'preact';
 import { useId, useLayoutEffect, useRef } from 'preact/hooks';
+import { Button, Copyable } from './button.tsx';
 import { Icon } from './icon.tsx';
 
-interface Props {
+interface DialogProps {
   readonly title: string;
   readonly onClose: () => void;
   readonly children: ComponentChildren;
@@ -34,7 +35,14 @@ export function openModal(dialog: HTMLDialogElement): () => void {
   };
 }
 
-export function Dialog({ title, onClose, children, wide = false, stubborn = false, busy = false }: Props) {
+export function Dialog({
+  title,
+  onClose,
+  children,
+  wide = false,
+  stubborn = false,
+  busy = false,
+}: DialogProps) {
   const element = useRef<HTMLDialogElement>(null);
   const title_id = useId();
   // Before the next key, which already belongs to the dialog.
@@ -70,4 +78,30 @@ export function Dialog({ title, onClose, children, wide = false, stubborn = fals
 
 export function DialogActions({ children }: { readonly children: ComponentChildren }) {
   return <footer class="dialog-actions">{children}</footer>;
+}
+
+interface SecretDialogProps {
+  readonly title: string;
+  readonly secret: string;
+  readonly label: string;
+  readonly children: ComponentChildren;
+  readonly onClose: () => void;
+}
+
+/** A secret that the server shows once. Only a button with the consequence in its text closes it. */
+export function SecretDialog({ title, secret, label, children, onClose }: SecretDialogProps) {
+  return (
+    <Dialog title={title} onClose={onClose} stubborn wide>
+      <div class="dialog-body">
+        {children}
+        <Copyable text={secret} label={label} />
+        <p class="notice">This is shown only once. Store it now.</p>
+      </div>
+      <DialogActions>
+        <Button kind="primary" onClick={onClose}>
+          I have kept it
+        </Button>
+      </DialogActions>
+    </Dialog>
+  );
 }

@@ -1,6 +1,6 @@
 /** An input with label, hint and error, connected for screen readers. */
 import { type ComponentChildren, createContext, type JSX } from 'preact';
-import { useContext, useEffect, useId, useLayoutEffect, useRef } from 'preact/hooks';
+import { useContext, useEffect, useId, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { type Issues, NO_ISSUES } from './validity.ts';
 
 /** The issues of the form around, by the names of its fields. */
@@ -136,5 +136,35 @@ export function Checkbox({ label, hint, name, defaultChecked = false }: Checkbox
         </p>
       )}
     </div>
+  );
+}
+
+interface Props {
+  /** What gets the name: `API key`. */
+  readonly what: string;
+  /** The names in use. */
+  readonly taken: readonly string[];
+  readonly placeholder?: string;
+  readonly hint?: string;
+  readonly optional?: boolean;
+  readonly issue?: string | undefined;
+}
+
+/** The name of a new thing. It warns of a name in use, because people and commands can then not tell the two apart. */
+export function NameField({ what, taken, optional = false, hint, ...rest }: Props) {
+  const [name, setName] = useState('');
+  const is_taken = taken.includes(name.trim());
+  const warning = <span class="name-taken">Another {what} has this name. Choose one that differs.</span>;
+  return (
+    <Field
+      {...rest}
+      label="Name"
+      name="name"
+      required={!optional}
+      autofocus={!optional}
+      maxLength={100}
+      onInput={(event) => setName(event.currentTarget.value)}
+      {...(is_taken ? { hint: warning } : hint === undefined ? {} : { hint })}
+    />
   );
 }

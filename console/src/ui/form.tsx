@@ -4,16 +4,16 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { useAction } from '../use-action.ts';
 import { Button } from './button.tsx';
 import { Dialog, DialogActions } from './dialog.tsx';
-import { isEdited } from './edited.ts';
-import { Failure } from './failure.tsx';
-import { FieldIssues } from './field.tsx';
+import { Field, FieldIssues } from './field.tsx';
+import { Failure } from './page.tsx';
 import { failureOf, focusFirstIssue, type Issues, issuesOf, NO_ISSUES } from './validity.ts';
 
 export type { Issues } from './validity.ts';
-/** @param form the values by field name @param element to reset it afterwards */
-export type FormWork = (form: FormData, element: HTMLFormElement) => Promise<void>;
 
-interface Props {
+/** @param form the values by field name @param element to reset it afterwards */
+type FormWork = (form: FormData, element: HTMLFormElement) => Promise<void>;
+
+interface CommonFormProps {
   readonly work: FormWork;
   readonly verb: string;
   /** Includes the errors of single fields, by name. */
@@ -58,7 +58,7 @@ function without(issues: Issues, name: string): Issues {
   return Object.fromEntries(Object.entries(issues).filter(([each]) => each !== name));
 }
 
-interface FormProps extends Props {
+interface FormProps extends CommonFormProps {
   readonly class?: string;
   readonly primary?: boolean;
   /** Why the form cannot be sent; shown beside its button. */
@@ -132,7 +132,7 @@ function useEdited(
   return is_edited;
 }
 
-interface DialogProps extends Props {
+interface DialogProps extends CommonFormProps {
   readonly title: string;
   readonly onClose: () => void;
   readonly wide?: boolean;
@@ -175,4 +175,56 @@ export function FormDialog({ work, verb, title, onClose, onDone = onClose, child
       </form>
     </Dialog>
   );
+}
+
+/** A pattern that only this text matches. */
+function literally(text: string): string {
+  return text.replace(/[\\^$.*+?()[\]{}|/]/g, '\\$&');
+}
+
+interface Props {
+  readonly title: string;
+  readonly verb: string;
+  readonly children: ComponentChildren;
+  readonly word?: string;
+  readonly harmless?: boolean;
+  readonly onClose: () => void;
+  readonly work: (form: FormData) => Promise<void>;
+}
+
+/** Asks before an irreversible action; with `word`, the user must type that word. */
+export function ConfirmDialog({ children, word, harmless = false, ...rest }: Props) {
+  return (
+    <FormDialog {...rest} danger={!harmless}>
+      {() => (
+        <>
+          {children}
+          {word !== undefined && (
+            <Field
+              label={`Type ${word} to confirm`}
+              name="confirmation"
+              required
+              pattern={literally(word)}
+              title={`Type exactly ${word}`}
+              autocomplete="off"
+              spellcheck={false}
+              autofocus
+            />
+          )}
+        </>
+      )}
+    </FormDialog>
+  );
+}
+
+/** Whether a field of a form differs from its default, which is what is saved. */
+function isEdited(form: HTMLFormElement): boolean {
+  return [...form.elements].some((each) => {
+    if (each instanceof HTMLSelectElement)
+      return [...each.options].some(({ selected, defaultSelected }) => selected !== defaultSelected);
+    if (each instanceof HTMLTextAreaElement) return each.value !== each.defaultValue;
+    if (!(each instanceof HTMLInputElement)) return false;
+    const has_mark = each.type === 'checkbox' || each.type === 'radio';
+    return has_mark ? each.checked !== each.defaultChecked : each.value !== each.defaultValue;
+  });
 }

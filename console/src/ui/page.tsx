@@ -1,4 +1,4 @@
-/** The frame of every page: a heading, actions, and the content or its error. */
+/** What each page is made of: its head, its sections, what waits for an answer, errors; and the page before a login. */
 import type { ComponentChildren } from 'preact';
 import { useEffect } from 'preact/hooks';
 import { lost_since_ms } from '../live/connection.ts';
@@ -11,6 +11,7 @@ interface HeadProps {
   readonly actions?: ComponentChildren;
 }
 
+/** The frame of every page: a heading, actions, and the content or its error. */
 export function PageHead({ title, lead, actions }: HeadProps) {
   useEffect(() => {
     document.title = `${title} · Berth`;
@@ -102,5 +103,68 @@ export function Section({
       </header>
       {children}
     </section>
+  );
+}
+
+/** An error, announced at once to screen readers. */
+export function Failure({ text }: { readonly text: string | null | undefined }) {
+  return (
+    <div role="alert" class={text ? 'failure' : 'failure none'}>
+      {text && (
+        <>
+          <Icon name="warning" />
+          <span>{text}</span>
+        </>
+      )}
+    </div>
+  );
+}
+
+export function NotFoundPage({ what = 'page' }: { readonly what?: string }) {
+  return (
+    <>
+      <PageHead title="Not found" />
+      <Empty icon="warning" title={`There is no such ${what}`}>
+        <p>
+          {what === 'page'
+            ? 'Check its address.'
+            : 'It was deleted, belongs to another organisation, or never existed.'}
+        </p>
+        <p>
+          <a class="button plain" href="/">
+            Go to the instances
+          </a>
+        </p>
+      </Empty>
+    </>
+  );
+}
+
+/** The page before login: the name and one form. */
+export function Gate({ title, children }: { readonly title: string; readonly children: ComponentChildren }) {
+  useEffect(() => {
+    document.title = `${title} · Berth`;
+  }, [title]);
+  return (
+    <main class="gate" tabIndex={-1}>
+      <div class="gate-card">
+        <p class="brand">
+          <Mark />
+          Berth
+        </p>
+        <h1>{title}</h1>
+        {children}
+      </div>
+    </main>
+  );
+}
+
+export function Mark() {
+  return (
+    <svg class="mark" viewBox="0 0 32 32" aria-hidden="true" focusable="false">
+      <rect width="32" height="32" rx="7" class="mark-ground" />
+      <path d="M7 19h18l-2.600 5.200a2 2 0 0 1-1.800 1.100h-9.200a2 2 0 0 1-1.800-1.100z" class="mark-hull" />
+      <path d="M10 16.500v-5h5v5zM17 16.500V7.700h5v8.800z" class="mark-load" />
+    </svg>
   );
 }

@@ -3,11 +3,10 @@
  * repeats the action afterwards.
  */
 import { berth } from '../api.ts';
-import { attempt } from '../attempt.ts';
 import { confirmAtProvider } from '../oidc.ts';
-import { user } from '../session.ts';
+import { answerSudo, sudo_waiting, user } from '../session.ts';
 import { settings } from '../settings.ts';
-import { answerSudo, sudo_waiting } from '../sudo-request.ts';
+import { attempt } from '../use-action.ts';
 import { Button } from './button.tsx';
 import { Field } from './field.tsx';
 import { FormDialog } from './form.tsx';

@@ -1,10 +1,12 @@
-/** A table: a column is a function of its row; a row's actions are at its end. */
-import type { ComponentChildren } from 'preact';
+/** Tables, and lists from the API with their placeholder, error, empty text and next page. */
+import type { ComponentChildren, ComponentProps } from 'preact';
 import { useState } from 'preact/hooks';
-import { attempt } from '../attempt.ts';
+import { attempt, useAction } from '../use-action.ts';
+import type { List } from '../use-query.ts';
 import { Button } from './button.tsx';
-import { ConfirmDialog } from './confirm-dialog.tsx';
 import { Checkbox } from './field.tsx';
+import { ConfirmDialog } from './form.tsx';
+import { Loaded } from './page.tsx';
 
 const OPTION = 'option';
 /** A longer list shows this many rows at first, and as many more on request. */
@@ -19,7 +21,7 @@ export interface Column<T> {
   readonly below?: boolean;
 }
 
-export interface RowAction<T> {
+interface RowAction<T> {
   readonly name: string | ((row: T) => string);
   /** The action and its row, for screen readers and as the title of the confirmation. */
   readonly about: (row: T) => string;
@@ -33,7 +35,7 @@ export interface RowAction<T> {
   readonly work: (row: T, is_chosen: boolean) => unknown;
 }
 
-interface Props<T> {
+interface TableProps<T> {
   readonly rows: readonly T[];
   readonly columns: readonly Column<T>[];
   readonly actions?: readonly RowAction<T>[];
@@ -44,7 +46,8 @@ interface Props<T> {
   readonly class?: string;
 }
 
-export function Table<T extends { readonly id: string }>(props: Props<T>) {
+/** A table: a column is a function of its row; a row's actions are at its end. */
+export function Table<T extends { readonly id: string }>(props: TableProps<T>) {
   const { rows, columns, actions = [], end, class: more = '' } = props;
   const [asked, setAsked] = useState<{ readonly action: RowAction<T>; readonly row: T } | null>(null);
   const begin = async (action: RowAction<T>, row: T) => {
@@ -165,4 +168,59 @@ function warningOf<T>({ warning }: RowAction<T>, row: T): string | undefined {
 
 function nameOf<T>({ name }: RowAction<T>, row: T): string {
   return typeof name === 'string' ? name : name(row);
+}
+
+interface LoadedListProps<T> {
+  readonly list: Pick<List<T>, 'data' | 'error' | 'reload'> & Partial<Pick<List<T>, 'more'>>;
+  /** Shown instead of an empty list. */
+  readonly empty: ComponentChildren;
+  /** The expected number of rows, for the placeholder's height. */
+  readonly lines?: number;
+}
+
+/** A list from the API: shows a placeholder while it loads, its error, a text if it is empty, and a button for the next page. */
+export function LoadedList<T>({
+  list,
+  empty,
+  lines = 3,
+  children,
+}: LoadedListProps<T> & { readonly children: (rows: readonly T[]) => ComponentChildren }) {
+  return (
+    <>
+      <Loaded query={list} lines={lines}>
+        {(rows) => (rows.length === 0 ? empty : children(rows))}
+      </Loaded>
+      {list.more && <More more={list.more} />}
+    </>
+  );
+}
+
+type ListTableProps<T extends { readonly id: string }> = Omit<
+  ComponentProps<typeof Table<T>>,
+  'rows' | 'onDone' | 'children' | 'key' | 'ref'
+>;
+
+/** The same as a table. It reloads after an action on a row. */
+export function ListTable<T extends { readonly id: string }>({
+  list,
+  empty,
+  lines = 3,
+  ...table
+}: LoadedListProps<T> & ListTableProps<T>) {
+  return (
+    <LoadedList list={list} empty={empty} lines={lines}>
+      {(rows) => <Table<T> {...table} rows={rows} onDone={list.reload} />}
+    </LoadedList>
+  );
+}
+
+function More({ more }: { readonly more: () => Promise<void> }) {
+  const action = useAction(more);
+  return (
+    <p class="more">
+      <Button busy={action.busy} onClick={() => void action.run()}>
+        Show more
+      </Button>
+    </p>
+  );
 }

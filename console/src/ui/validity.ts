@@ -63,7 +63,7 @@ export class FieldError extends Error {
   }
 }
 
-export interface Failed {
+interface Failed {
   readonly issues: Issues;
   /** What no field shows; empty if fields show everything. */
   readonly text: string;

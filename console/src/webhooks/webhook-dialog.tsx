@@ -1,9 +1,8 @@
-/** Creates a webhook, or edits one. */
+/** Creates or changes a webhook; its status in words, and the types of events that it can get. */
 import { useState } from 'preact/hooks';
-import type { CreateWebhookRequest, Webhook } from '../../../client/src/berth.ts';
+import type { CreateWebhookRequest, EventType, Webhook } from '../../../client/src/berth.ts';
 import { Field } from '../ui/field.tsx';
 import { FormDialog } from '../ui/form.tsx';
-import { EVENT_GROUPS } from './event-types.ts';
 
 interface Props {
   readonly of?: Webhook;
@@ -11,6 +10,7 @@ interface Props {
   readonly work: (body: CreateWebhookRequest) => Promise<void>;
 }
 
+/** Creates a webhook, or edits one. */
 export function WebhookDialog({ of, onClose, work }: Props) {
   const [all, setAll] = useState(of === undefined || of.events.includes('*'));
   const send = async (form: FormData) => {
@@ -86,3 +86,50 @@ export function WebhookDialog({ of, onClose, work }: Props) {
     </FormDialog>
   );
 }
+
+export function WebhookStatus({ webhook }: { readonly webhook: Webhook }) {
+  const { status, failing_since, disabled_reason } = webhook;
+  if (status === 'disabled') {
+    return (
+      <span class="state failed" title={disabled_reason ?? undefined}>
+        <span class="dot" aria-hidden="true" />
+        disabled
+      </span>
+    );
+  }
+  return (
+    <span class={failing_since === null ? 'state running' : 'state suspended'}>
+      <span class="dot" aria-hidden="true" />
+      {failing_since === null ? 'enabled' : 'failing'}
+    </span>
+  );
+}
+
+/** The event types of webhooks (docs/webhooks.md). Typed by the API: an unknown one does not compile. */
+export const EVENT_GROUPS: readonly { readonly name: string; readonly types: readonly EventType[] }[] = [
+  {
+    name: 'Instances',
+    types: [
+      'instance.created',
+      'instance.deleted',
+      'instance.forked',
+      'instance.restored',
+      'instance.ssh_keys_replaced',
+    ],
+  },
+  {
+    name: 'VMs',
+    types: ['vm.started', 'vm.stopped', 'vm.suspended', 'vm.restarted', 'vm.failed', 'vm.recovered'],
+  },
+  { name: 'Egress', types: ['egress.denied'] },
+  { name: 'Disks', types: ['disk.flushed', 'disk.flush_failed'] },
+  { name: 'HTTP ports', types: ['port.created', 'port.changed', 'port.deleted'] },
+  {
+    name: 'Keys',
+    types: ['ssh_key.added', 'ssh_key.revoked', 'api_key.created', 'api_key.rotated', 'api_key.revoked'],
+  },
+  {
+    name: 'Organisation',
+    types: ['member.added', 'member.removed', 'member.role_changed', 'webhook.disabled'],
+  },
+];

@@ -1,2 +1,0 @@
-export const ROLES = ['owner', 'admin', 'member', 'billing'] as const;
-export type Role = (typeof ROLES)[number];
