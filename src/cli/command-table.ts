@@ -1,41 +1,26 @@
 /** Every command, in the order of the help. */
 import type { Command } from './command.ts';
-import { ACCOUNT_COMMANDS } from './commands/account-commands.ts';
-import { CERTIFICATE_COMMANDS } from './commands/certificate-commands.ts';
-import { COMPLETION } from './commands/completion.ts';
-import { CONSOLE } from './commands/console-command.ts';
-import { COPY } from './commands/copy-command.ts';
-import { DATA_COMMANDS } from './commands/data-commands.ts';
+import { ACCOUNT_COMMANDS } from './commands/account.ts';
+import { COPY } from './commands/copy.ts';
 import { DOCTOR } from './commands/doctor.ts';
-import { EGRESS } from './commands/egress-command.ts';
-import { EXEC_COMMANDS } from './commands/exec-commands.ts';
-import { FORWARD } from './commands/forward-command.ts';
-import { GENERATION_COMMANDS } from './commands/generation-commands.ts';
-import { IMAGE_COMMANDS, IMAGE_SERVER_COMMANDS } from './commands/image-commands.ts';
-import { INSTANCE_COMMANDS } from './commands/instance-commands.ts';
-import { INVITATION_COMMANDS } from './commands/invitation-commands.ts';
-import { KEY_COMMANDS } from './commands/key-commands.ts';
-import { LOGIN_COMMANDS, REGISTER } from './commands/login-commands.ts';
-import { MCP } from './commands/mcp-command.ts';
-import { MEMBER_COMMANDS } from './commands/member-commands.ts';
-import { METRICS } from './commands/metrics-command.ts';
-import { MFA_COMMANDS } from './commands/mfa-commands.ts';
-import { NOTIFICATION_COMMANDS } from './commands/notification-commands.ts';
-import { OPERATOR_COMMANDS } from './commands/operator-commands.ts';
-import { ORGANISATION_COMMANDS } from './commands/organisation-commands.ts';
-import { PORT_COMMANDS } from './commands/port-commands.ts';
-import { RENAME } from './commands/rename-command.ts';
-import { SECRET_COMMANDS } from './commands/secret-commands.ts';
-import { SECRET_KEY_COMMANDS } from './commands/secret-key-commands.ts';
-import { SERVER_COMMANDS } from './commands/server-commands.ts';
-import { SERVICE_ACCOUNT_COMMANDS } from './commands/service-account-commands.ts';
-import { SESSION_COMMANDS } from './commands/session-commands.ts';
-import { SSH_COMMANDS } from './commands/ssh-commands.ts';
-import { UP } from './commands/up-command.ts';
-import { USAGE } from './commands/usage-command.ts';
-import { LOGS, TOP, VM_COMMANDS } from './commands/vm-commands.ts';
-import { WATCH_COMMANDS } from './commands/watch-commands.ts';
-import { WEBHOOK_COMMANDS } from './commands/webhook-commands.ts';
+import { EVENT_COMMANDS } from './commands/events.ts';
+import { EXEC_COMMANDS } from './commands/exec.ts';
+import { GENERATION_COMMANDS } from './commands/generations.ts';
+import { INSTANCE_COMMANDS } from './commands/instances.ts';
+import { COMPLETION, MCP } from './commands/integrations.ts';
+import { KEY_COMMANDS } from './commands/keys.ts';
+import { LOGIN_COMMANDS } from './commands/login.ts';
+import { NOTIFICATION_COMMANDS } from './commands/notifications.ts';
+import { OPERATOR_COMMANDS } from './commands/operator.ts';
+import { ORGANISATION_COMMANDS } from './commands/organisation.ts';
+import { PORT_COMMANDS } from './commands/ports.ts';
+import { SECRET_COMMANDS } from './commands/secrets.ts';
+import { SERVER_COMMANDS } from './commands/server.ts';
+import { DATA_COMMANDS } from './commands/server-data.ts';
+import { SSH_COMMANDS } from './commands/ssh.ts';
+import { METRICS, TOP, USAGE } from './commands/usage.ts';
+import { CONSOLE, LOGS, VM_COMMANDS } from './commands/vms.ts';
+import { WEBHOOK_COMMANDS } from './commands/webhooks.ts';
 
 export interface Section {
   readonly title: string;
@@ -43,33 +28,24 @@ export interface Section {
 }
 
 export const SECTIONS: readonly Section[] = [
-  { title: 'Instances', commands: [...INSTANCE_COMMANDS, RENAME, EGRESS, ...IMAGE_COMMANDS] },
+  { title: 'Instances', commands: INSTANCE_COMMANDS },
   { title: 'VMs', commands: VM_COMMANDS },
   { title: 'Generations', commands: GENERATION_COMMANDS },
-  { title: 'SSH', commands: [UP, ...SSH_COMMANDS] },
-  { title: 'HTTP ports', commands: [...PORT_COMMANDS, FORWARD] },
+  { title: 'SSH', commands: SSH_COMMANDS },
+  { title: 'HTTP ports', commands: PORT_COMMANDS },
   { title: 'Secrets', commands: SECRET_COMMANDS },
   { title: 'Guests', commands: [...EXEC_COMMANDS, COPY, LOGS, METRICS, TOP, USAGE, CONSOLE, MCP] },
-  { title: 'Keys', commands: [...KEY_COMMANDS, ...SERVICE_ACCOUNT_COMMANDS] },
-  { title: 'Login', commands: [REGISTER, ...LOGIN_COMMANDS] },
-  { title: 'Account', commands: [...ACCOUNT_COMMANDS, ...SESSION_COMMANDS, ...MFA_COMMANDS] },
-  {
-    title: 'Organisation',
-    commands: [...ORGANISATION_COMMANDS, ...MEMBER_COMMANDS, ...INVITATION_COMMANDS],
-  },
+  { title: 'Keys', commands: KEY_COMMANDS },
+  { title: 'Login', commands: LOGIN_COMMANDS },
+  { title: 'Account', commands: ACCOUNT_COMMANDS },
+  { title: 'Organisation', commands: ORGANISATION_COMMANDS },
   { title: 'Notifications', commands: NOTIFICATION_COMMANDS },
   { title: 'Webhooks', commands: WEBHOOK_COMMANDS },
-  { title: 'Events and audit', commands: WATCH_COMMANDS },
+  { title: 'Events and audit', commands: EVENT_COMMANDS },
   { title: 'Diagnostics', commands: [DOCTOR, ...OPERATOR_COMMANDS, COMPLETION] },
   {
     title: 'On the server',
-    commands: [
-      ...SERVER_COMMANDS,
-      ...IMAGE_SERVER_COMMANDS,
-      ...SECRET_KEY_COMMANDS,
-      ...CERTIFICATE_COMMANDS,
-      ...DATA_COMMANDS,
-    ],
+    commands: [...SERVER_COMMANDS, ...DATA_COMMANDS].map((command) => ({ ...command, on_server: true })),
   },
 ];
 

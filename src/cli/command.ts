@@ -61,7 +61,7 @@ export interface Command {
   readonly details?: string;
   readonly example: string;
   readonly options?: Readonly<Record<string, Option>>;
-  /** Asks for the password: not within five minutes of `berth sudo`, or always, where the call itself takes it. */
+  /** Asks for the password, with {@link PROOF}: not within five minutes of `berth sudo`, or always, where the call itself takes it. */
   readonly password?: 'unless_sudo' | 'always';
   /** Runs on the server, with its database. */
   readonly on_server?: boolean;
@@ -130,10 +130,20 @@ function sharedOptions(command: Command): Readonly<Record<string, Option>> {
   return isList(command) ? { ...list, quiet: QUIET, ...HELP } : HELP;
 }
 
+/** The options that are the command's own. */
+export function ownOptionsOf({ options = {}, password }: Command): Readonly<Record<string, Option>> {
+  // The command may say its own of one of them.
+  return password === undefined ? options : { ...options, ...PROOF, ...options };
+}
+
 export const optionsOf = (command: Command): Readonly<Record<string, Option>> => ({
-  ...command.options,
+  ...ownOptionsOf(command),
   ...sharedOptions(command),
 });
+
+/** The arguments of a command on an instance that exists, or on several. */
+export const INSTANCE = { args: ['NAME'], names_instances: true } as const;
+export const INSTANCES = { args: ['NAME…'], names_instances: true } as const;
 
 export const NO_WAIT = {
   'no-wait': { type: 'boolean', help: 'return at once, without waiting for the end' },

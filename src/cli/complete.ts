@@ -1,10 +1,26 @@
-/** Completes the last word. Never fails, and waits for the server only briefly. */
+/**
+ * Completes the last word: commands, options, and the values that an argument or an option may have, by its name in the help
+ * (`NAME`, `GENERATION`, `on|off`). It never fails, changes nothing, and waits for the server only briefly.
+ */
+import { AUDIT_ACTIONS } from '../../client/src/audit-words.ts';
+import type { CallOptions, Instance } from '../../client/src/berth.ts';
+import { scopeOfRole } from '../../client/src/words.ts';
 import { arityOf, type Command, type Option, optionsOf } from './command.ts';
 import { COMMANDS, findCommand } from './command-table.ts';
-import { columnsFor } from './complete-columns.ts';
-import { type Asked, valuesFor } from './complete-values.ts';
-import { leadingOptions } from './parse.ts';
+import { leadingOptions, optionIn, parse } from './parse.ts';
+import { readProfiles } from './profiles.ts';
+import { collect } from './reading.ts';
 import type { Session } from './session.ts';
+import { columnNames, type Listing } from './table.ts';
+import { Terminal } from './terminal.ts';
+import { EVENT_TYPES, isInstanceName, ROLES, STATES } from './values.ts';
+
+interface Asked {
+  readonly command: Command;
+  /** The arguments before it. */
+  readonly args: readonly string[];
+  readonly session: () => Session;
+}
 
 export async function complete(words: readonly string[], session: () => Session): Promise<readonly string[]> {
   const { typed, before_typed, prefix } = unquoted(words);
@@ -85,11 +101,188 @@ function placeOf(
     }
     if (word === '--') return { args, option, is_over: command.rest !== undefined };
     if (word.startsWith('-') && word !== '-') {
-      const found = word.startsWith('--')
-        ? known[word.slice(2)]
-        : Object.values(known).find(({ short }) => word.length === 2 && short === word[1]);
+      const found = optionIn(word, known);
       if (found?.type === 'string') option = found;
     } else args.push(word);
   }
   return { args, option, is_over: command.rest !== undefined && args.length > (command.args?.length ?? 0) };
+}
+
+const COLUMNS_MS = 1_500;
+
+/** Thrown where a list would be printed, with its columns. */
+class ListReached extends Error {
+  readonly columns: readonly string[];
+  constructor(columns: readonly string[]) {
+    super();
+    this.columns = columns;
+  }
+}
+
+/** Prints and asks nothing. */
+class ColumnReader extends Terminal {
+  constructor() {
+    super('records');
+  }
+  override get interactive(): boolean {
+    return false;
+  }
+  override list<T>(_items: readonly T[], listing: Listing<T>): void {
+    throw new ListReached(columnNames(listing));
+  }
+  override write(): void {}
+  override warn(): void {}
+}
+
+/** Runs the command up to its list, which knows its columns. @param before up to `--columns` @param typed `name,st` */
+async function columnsFor({ command, session }: Asked, before: readonly string[], typed: string) {
+  if (command.on_server === true) return [];
+  const signal = AbortSignal.timeout(COLUMNS_MS);
+  const parsed = parse(command, before.slice(0, -1));
+  const call = { ...parsed, signal, session: session().forReading(), terminal: new ColumnReader() };
+  const late = new Promise<never>((_, reject) => {
+    signal.addEventListener('abort', () => reject(signal.reason), { once: true });
+  });
+  const found = await Promise.race([command.run(call), late]).catch((error: unknown) => error);
+  if (!(found instanceof ListReached)) return [];
+  const chosen = typed.split(',').slice(0, -1);
+  const left = found.columns.filter((each) => !chosen.includes(each));
+  return left.map((each) => [...chosen, each].join(','));
+}
+
+const ASK_MS = 1_000;
+const MOST = 200;
+const PAGE = { limit: MOST } as const;
+
+/** The shell completes these itself (commands/integrations.ts). */
+const FILES = [':files'];
+const FOLDERS = [':folders'];
+
+interface Named {
+  readonly id: string;
+  readonly name: string;
+}
+
+/** A shell must not interpret what the server sends, names or ids. */
+const PLAIN = /^[A-Za-z0-9][A-Za-z0-9@._:+-]*( [A-Za-z0-9@._:+-]+)*$/;
+
+/** Names, or ids where a shell might expand the name, or where several have it. */
+function plainly(found: readonly Named[]): readonly string[] {
+  const stands = (name: string) => found.filter((each) => each.name === name).length === 1;
+  return found.map(({ id, name }) => (PLAIN.test(name) && stands(name) ? name : id));
+}
+
+const ask = (): CallOptions => ({ signal: AbortSignal.timeout(ASK_MS) });
+const upTo = <T>(items: AsyncIterable<T>): Promise<T[]> => collect(items, MOST);
+
+/** The instance that the first argument names. */
+function instanceOf({ args: [name = ''], session }: Asked): Promise<Instance> {
+  return session().berth().instances.find(name, ask());
+}
+
+type Source = (asked: Asked) => readonly string[] | Promise<readonly string[]>;
+
+/** The names of what a list of the API has. */
+const namesOf =
+  (operation: 'listSshKeys' | 'listApiKeys' | 'listWebhooks' | 'listServiceAccounts'): Source =>
+  async ({ session }) =>
+    plainly(await upTo<Named>(session().berth().list(operation, { query: PAGE }, ask())));
+
+const SOURCES: Readonly<Record<string, Source>> = {
+  NAME: async ({ command, session }) => {
+    if (command.names_instances !== true) return [];
+    const found = await upTo(session().berth().instances.list(PAGE, ask()));
+    return found.map(({ name }) => name).filter(isInstanceName);
+  },
+  GENERATION: async (asked) => {
+    const path = { id: (await instanceOf(asked)).id };
+    const found = await upTo(asked.session().berth().list('listGenerations', { path, query: PAGE }, ask()));
+    return found.flatMap(({ generation, name: given }) => [String(generation), ...(given ? [given] : [])]);
+  },
+  'HTTP-PORT': async (asked) => {
+    const path = { id: (await instanceOf(asked)).id };
+    const found = await upTo(asked.session().berth().list('listPorts', { path, query: PAGE }, ask()));
+    const numbers = found.map(({ port }) => String(port));
+    // A number that stands for several is no answer.
+    return found.map(({ port, hostname }) =>
+      numbers.filter((each) => each === String(port)).length === 1 ? String(port) : hostname,
+    );
+  },
+  SECRET: async (asked) => {
+    const path = { id: (await instanceOf(asked)).id };
+    const found = await upTo(asked.session().berth().list('listSecrets', { path, query: PAGE }, ask()));
+    return found.map((each) => each.name);
+  },
+  'SSH-KEY': namesOf('listSshKeys'),
+  'API-KEY': namesOf('listApiKeys'),
+  WEBHOOK: namesOf('listWebhooks'),
+  ACCOUNT: namesOf('listServiceAccounts'),
+  DELIVERY: async ({ args: [text = ''], session }) => {
+    const berth = session().berth();
+    const webhooks = await upTo(berth.list('listWebhooks', { query: PAGE }, ask()));
+    const webhook = webhooks.find(({ id, name }) => id === text || name === text);
+    if (webhook === undefined) return [];
+    const input = { path: { id: webhook.id }, query: PAGE };
+    return (await upTo(berth.list('listWebhookDeliveries', input, ask()))).map(({ id }) => id);
+  },
+  IMAGE: async ({ session }) => {
+    const { data } = await session().berth().call('listImages', {}, ask());
+    return data.map(({ id }) => id);
+  },
+  PROFILE: ({ session }) => Object.keys(readProfiles(session().env).profiles),
+  ID: async ({ session }) => {
+    const found = session()
+      .berth()
+      .list('listNotifications', { query: { limit: 100 } }, ask());
+    return (await collect(found, 100)).map(({ id }) => id);
+  },
+  KIND: async ({ session }) =>
+    Object.keys((await session().berth().call('getNotificationPreferences', {}, ask())).mail),
+  // Those who have acted lately.
+  ACTOR: async ({ session }) => {
+    const { data } = await session().berth().call('listEvents', { query: PAGE }, ask());
+    const names = data.flatMap(({ actor_name }) => actor_name ?? []);
+    return [...new Set([...names, 'operator', 'system'])];
+  },
+  HOST: async (asked) => {
+    const { id, egress } = await instanceOf(asked);
+    if (asked.args[1] === 'remove') return egress.allow;
+    const denied = await upTo(asked.session().berth().list('listDeniedEgress', { path: { id } }, ask()));
+    return [...new Set(denied.flatMap((each) => each.name ?? []))];
+  },
+  // Members and what else only a session may read: while `berth sudo` lasts.
+  MEMBER: async ({ session }) => {
+    const { profile } = session();
+    const input = { path: { id: profile?.org_id ?? '' }, query: PAGE };
+    const found = await session().granted()?.call('listMembers', input, ask());
+    return found?.data.map(({ email }) => email) ?? (profile ? [profile.email] : []);
+  },
+  INVITATION: async ({ session }) => {
+    const input = { path: { id: session().profile?.org_id ?? '' }, query: PAGE };
+    const found = await session().granted()?.call('listInvitations', input, ask());
+    return found?.data.map(({ email }) => email) ?? [];
+  },
+  FACTOR: async ({ session }) => {
+    const found = await session().granted()?.call('listMfaFactors', { query: PAGE }, ask());
+    return plainly(found?.data ?? []);
+  },
+  ROLE: () => ROLES,
+  STATE: () => STATES,
+  TYPE: () => EVENT_TYPES,
+  ACTION: () => AUDIT_ACTIONS,
+  SCOPE: () => [...scopeOfRole('member').split(' '), 'webhooks:write', 'org:write'],
+  SHELL: () => ['bash', 'zsh', 'fish'],
+  FILE: () => FILES,
+  FOLDER: () => FOLDERS,
+};
+
+/** Nothing for a name that only its user knows, and while the server does not answer. */
+async function valuesFor(placeholder: string, asked: Asked): Promise<readonly string[]> {
+  try {
+    if (placeholder.includes('|')) return placeholder.split('|');
+    const values = (await SOURCES[placeholder]?.(asked)) ?? [];
+    return values === FILES || values === FOLDERS ? values : values.filter((each) => PLAIN.test(each));
+  } catch {
+    return [];
+  }
 }

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { BerthError, type ErrorDetail } from '../../client/src/berth.ts';
 import type { Command } from './command.ts';
-import { explain } from './explain.ts';
+import { explain, typedAgain } from './explain.ts';
 
 const CREATE: Command = {
   name: 'instance create',
@@ -65,4 +65,19 @@ test('a rule of the server names the option too', () => {
 test('a sentence that names fields names options, and leaves ordinary words', () => {
   const said = 'The name is taken; cpus and memory_mib change while it is stopped (POST …/vm/stop).';
   assert.equal(explained(said), 'berth: The name is taken; cpus and --memory change while it is stopped.');
+});
+
+test('a command is repeated with an option as a shell reads it, before the words of another program', () => {
+  const set = typedAgain(['set', 'web', '--label', "a=it's"]);
+  assert.equal(set('--yes'), `berth set web --label 'a=it'\\''s' --yes`);
+  assert.equal(
+    typedAgain(['exec'], ['web', 'ls', '-l'])('--timeout 5m'),
+    'berth exec --timeout 5m web ls -l',
+  );
+});
+
+test('a wrong value of that option is replaced', () => {
+  const again = typedAgain(['mfa', 'ls', '--totp', '123456', '--password-stdin']);
+  assert.equal(again('--totp CODE'), 'berth mfa ls --password-stdin --totp CODE');
+  assert.equal(typedAgain(['mfa', 'ls', '--totp=1'])('--totp CODE'), 'berth mfa ls --totp CODE');
 });

@@ -1,12 +1,44 @@
-/** Formats a failure: the reason, and what to type next. */
+/** What a failure says: the reason, in the words that were typed, and what to type next. */
 import { BerthConnectionError, BerthError } from '../../client/src/berth.ts';
 import { durationText } from '../../client/src/words.ts';
 import type { Env } from '../config/env.ts';
 import { messageOf } from '../shared/errors.ts';
-import { type Command, optionsOf } from './command.ts';
+import { nearest } from '../shared/nearest.ts';
+import { type Command, optionsOf, ownOptionsOf } from './command.ts';
 import { CommandError } from './command-error.ts';
+import { collect } from './reading.ts';
+import type { Session } from './session.ts';
 import { localTime } from './table.ts';
-import { type Again, typedAgain } from './typed-command.ts';
+
+/** The typed command with one more option, such as `--yes`. */
+export type Again = (option: string) => string;
+
+const PLAIN = /^[A-Za-z0-9_@%+=:,./-]+$/;
+
+/** In quotes where a shell would read a word differently. */
+export function shellWord(word: string): string {
+  return PLAIN.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
+}
+
+/**
+ * @param own the words up to the end of Berth's own, which the option may follow
+ * @param rest the words of another program, which must stay last
+ */
+export function typedAgain(own: readonly string[], rest: readonly string[] = []): Again {
+  const quoted = (words: readonly string[]) => words.map(shellWord);
+  return (option) => {
+    const [name = ''] = option.split(' ', 1);
+    return ['berth', ...quoted(without(name, own, option !== name)), option, ...quoted(rest)].join(' ');
+  };
+}
+
+/** A wrong value of the option is replaced. */
+function without(name: string, words: readonly string[], takes_value: boolean): readonly string[] {
+  return words.filter((word, at) => {
+    const is_value = takes_value && words[at - 1] === name;
+    return word !== name && !word.startsWith(`${name}=`) && !is_value;
+  });
+}
 
 const NEXT: Readonly<Record<string, string>> = {
   UNAUTHENTICATED: 'berth login',
@@ -62,7 +94,7 @@ function typedNames(command: Command): ReadonlyMap<string, string> {
     const name = each.replace(/[[\]…]/g, '');
     names.set(name.toLowerCase().replaceAll('-', '_'), name);
   }
-  for (const [name, { field = name }] of Object.entries(command.options ?? {})) names.set(field, `--${name}`);
+  for (const [name, { field = name }] of Object.entries(ownOptionsOf(command))) names.set(field, `--${name}`);
   for (const [field, name] of Object.entries(fields)) names.set(field, name);
   return names;
 }
@@ -183,4 +215,34 @@ export function explain(error: unknown, command: Command, typed: Typed, meant?: 
   const next = nextAfter(error, command, typed);
   if (next !== null) lines.push(`  next: ${next}`);
   return lines.join('\n');
+}
+
+const MOST_INSTANCES = 1_000;
+const ASK_MS = 2_000;
+
+/** As the client says it. */
+const UNKNOWN_NAME = /^There is no instance called (\S+)\.$/;
+
+/** @returns undefined when the error is another one, no name is near, or the server does not list them soon */
+export async function suggestInstance(
+  error: unknown,
+  command: Command,
+  session: Session,
+): Promise<string | undefined> {
+  if (!(error instanceof BerthError) || error.code !== 'NOT_FOUND') return undefined;
+  const name = UNKNOWN_NAME.exec(error.message)?.[1];
+  if (name === undefined || command.on_server === true) return undefined;
+  try {
+    const signal = AbortSignal.timeout(ASK_MS);
+    const instances = await collect(
+      session.berth().instances.list({ limit: 200 }, { signal }),
+      MOST_INSTANCES,
+    );
+    return nearest(
+      name,
+      instances.map((each) => each.name),
+    );
+  } catch {
+    return undefined;
+  }
 }

@@ -1,8 +1,15 @@
 /** The help: the overview, all commands, one command, and the generated part of docs/cli.md. */
 import { nearest } from '../shared/nearest.ts';
-import { COMMON_OPTIONS, type Command, LIST_OPTIONS, type Option, optionsOf } from './command.ts';
+import {
+  COMMON_OPTIONS,
+  type Command,
+  LIST_OPTIONS,
+  type Option,
+  optionsOf,
+  ownOptionsOf,
+} from './command.ts';
+import { EXIT_MEANINGS } from './command-error.ts';
 import { COMMANDS, OTHER_WORDS, SECTIONS, synonymsOf } from './command-table.ts';
-import { EXIT_MEANINGS } from './exit-codes.ts';
 import { wrapped } from './table.ts';
 
 /** Aligns all sections of the help. */
@@ -22,7 +29,7 @@ export function usageOf(command: Command): string {
   const args = command.args ?? [];
   if (command.rest !== undefined) return [...words, '[OPTIONS]', ...args, command.rest].join(' ');
   words.push(...args);
-  if (Object.keys(command.options ?? {}).length > 0) words.push('[OPTIONS]');
+  if (Object.keys(ownOptionsOf(command)).length > 0) words.push('[OPTIONS]');
   return words.join(' ');
 }
 
@@ -52,7 +59,7 @@ function optionGroup(title: string, options: Readonly<Record<string, Option>>, w
 
 function optionGroups(command: Command): string {
   const all = optionsOf(command);
-  const own = Object.keys(command.options ?? {});
+  const own = Object.keys(ownOptionsOf(command));
   const groupOf = (name: string) =>
     own.includes(name) ? 'options' : name in LIST_OPTIONS ? 'list' : 'shared';
   const those = (group: string) =>
@@ -190,7 +197,7 @@ export function helpFor([noun = '', verb]: readonly string[]): string {
 
 /** A command in docs/cli.md. */
 function referenceOf(command: Command): string {
-  const options = Object.entries(command.options ?? {}).map(
+  const options = Object.entries(ownOptionsOf(command)).map(
     ([name, each]) => `- \`${optionWords(name, each)}\`: ${each.help}\n`,
   );
   const long = command.short ? ` In full \`berth ${command.name}\`.` : '';

@@ -1,19 +1,15 @@
 /** The command line: finds the command, parses its options, runs it, and exits with its code. */
 import { readEnv } from '../config/env.ts';
 import type { Command, Options } from './command.ts';
-import { CommandError, InstanceError, UsageError } from './command-error.ts';
+import { CommandError, EXIT, exitCodeOf, InstanceError, UsageError } from './command-error.ts';
 import { findCommand } from './command-table.ts';
 import { complete } from './complete.ts';
-import { EXIT, exitCodeOf } from './exit-codes.ts';
-import { explain } from './explain.ts';
+import { explain, suggestInstance, typedAgain } from './explain.ts';
 import { asksAboutNoun, helpFor, helpOf, helpOfAll, helpOfSections, shortest, usageOf } from './help.ts';
 import { leadingOptions, type Parsed, parse } from './parse.ts';
-import { Session } from './session.ts';
-import { suggestInstance } from './suggest.ts';
+import { Session, version } from './session.ts';
 import { type Layout, LIST_FORMATS } from './table.ts';
 import { type Format, Terminal } from './terminal.ts';
-import { typedAgain } from './typed-command.ts';
-import { version } from './version.ts';
 
 /** Invalid settings of a server command: the launcher's error has its own exit code. */
 interface Refusal extends Error {

@@ -2,10 +2,10 @@
  * Parses the words after a command's name. A command that runs another program (`exec`, `ssh`) takes its own options until
  * that program's words begin: at `--`, or at the first word after its arguments.
  */
-import { type ParseArgsOptionsConfig, parseArgs } from 'node:util';
-import { nearest } from '../shared/nearest.ts';
+import { parseArgs } from 'node:util';
 import { arityOf, COMMON_OPTIONS, type Command, type Option, Options, optionsOf } from './command.ts';
 import { UsageError } from './command-error.ts';
+import { choiceOf, didYouMean } from './values.ts';
 
 export interface Parsed {
   readonly options: Options;
@@ -21,7 +21,7 @@ export function parse(command: Command, words: readonly string[]): Parsed {
   const options = new Options(values);
   for (const [name, { choices }] of Object.entries(known)) {
     const said = options.list(name) ?? [options.text(name)].filter((each) => each !== undefined);
-    for (const value of choices === undefined ? [] : said) requireChoice(name, value, choices ?? []);
+    if (choices !== undefined) for (const value of said) choiceOf(`--${name}`, value, choices);
   }
   const { least, most } = arityOf(command);
   if (options.flag('help')) return { options, args, rest };
@@ -31,32 +31,14 @@ export function parse(command: Command, words: readonly string[]): Parsed {
   return { options, args, rest };
 }
 
-/** Longer lists are named only where no choice is near. */
-const MOST_LISTED = 8;
-
-function requireChoice(name: string, value: string, choices: readonly string[]): void {
-  if (choices.includes(value)) return;
-  const meant = nearest(value, choices);
-  const hint = meant === undefined ? '' : `. Did you mean ${meant}?`;
-  if (meant !== undefined && choices.length > MOST_LISTED)
-    throw new UsageError(`--${name} cannot be ${value}${hint}`);
-  const all = `${choices.slice(0, -1).join(', ')} or ${choices.at(-1)}`;
-  throw new UsageError(`--${name} takes ${all}, not ${value}${hint}`);
-}
-
 interface ParseFailure extends Error {
   readonly code?: string;
 }
 
 function parsed(words: readonly string[], known: Readonly<Record<string, Option>>) {
-  const options = Object.fromEntries(
-    Object.entries(known).map(([name, { type, short, multiple }]) => [
-      name,
-      { type, ...(short === undefined ? {} : { short }), ...(multiple === undefined ? {} : { multiple }) },
-    ]),
-  ) as ParseArgsOptionsConfig;
   try {
-    return parseArgs({ args: [...words], options, allowPositionals: true, strict: true });
+    // Node looks at the fields of an option that it knows, and at no other.
+    return parseArgs({ args: [...words], options: known, allowPositionals: true, strict: true });
   } catch (error) {
     throw refusal(error as ParseFailure, known);
   }
@@ -67,10 +49,8 @@ function refusal(error: ParseFailure, known: Readonly<Record<string, Option>>): 
   const [, said = ''] = /'(?:-\w, )?(-{1,2}[^'=\s]+)/.exec(error.message) ?? [];
   const option = known[said.replace(/^--/, '')];
   if (error.code === 'ERR_PARSE_ARGS_UNKNOWN_OPTION') {
-    const meant = nearest(said.replace(/^-+/, ''), Object.keys(known));
-    return new UsageError(
-      `there is no option ${said}${meant === undefined ? '' : `. Did you mean --${meant}?`}`,
-    );
+    const hint = didYouMean(said.replace(/^-+/, ''), Object.keys(known), '--');
+    return new UsageError(`there is no option ${said}${hint}`);
   }
   if (error.code !== 'ERR_PARSE_ARGS_INVALID_OPTION_VALUE' || option === undefined)
     return new UsageError(error.message.split('. ')[0]);
@@ -118,10 +98,13 @@ function lacksValue(word: string, with_value: string): boolean {
 
 function needsValue(word: string, known: Readonly<Record<string, Option>>): boolean {
   if (word.includes('=')) return false;
-  const option = word.startsWith('--')
-    ? known[word.slice(2)]
-    : Object.values(known).find(({ short }) => word.length === 2 && short === word[1]);
-  return option?.type === 'string';
+  return optionIn(word, known)?.type === 'string';
+}
+
+/** The option that `--state` or `-l` is. */
+export function optionIn(word: string, known: Readonly<Record<string, Option>>): Option | undefined {
+  if (word.startsWith('--')) return known[word.slice(2)];
+  return Object.values(known).find(({ short }) => word.length === 2 && short === word[1]);
 }
 
 /** Options of all commands may precede the command: `berth --json ls`. @returns them, and the words from the command on */

@@ -1,7 +1,8 @@
-/** Reads whole lists, and finds resources by id or name. */
+/** Reads whole lists, finds resources by id or name, and makes changes that depend on what was read. */
+import { type Answer, type Berth, BerthError, type Input, type OperationId } from '../../client/src/berth.ts';
+import { actorWords } from '../../client/src/event-words.ts';
 import type { Call } from './command.ts';
-import { CommandError } from './command-error.ts';
-import { EXIT } from './exit-codes.ts';
+import { CommandError, EXIT } from './command-error.ts';
 
 /** More is not readable for people; programs use the API. */
 const MAX_ITEMS = 10_000;
@@ -62,4 +63,37 @@ export async function findNamed<T extends { readonly id: string; readonly name?:
   throw new CommandError(`“${text}” stands for several ${what}s; name one by its id:${candidates}`, {
     exit_code: EXIT.usage,
   });
+}
+
+const TRIES = 10;
+
+/** @param change makes one call with `if_match` */
+export async function changeCurrent<K extends OperationId, T>(
+  berth: Berth,
+  read: K,
+  input: Input<K>,
+  change: (now: Answer<K>, if_match: string | undefined) => Promise<T>,
+): Promise<T> {
+  for (let tried = 1; ; tried++) {
+    let etag: string | undefined;
+    const onEtag = (read_etag: string) => {
+      etag = read_etag;
+    };
+    const answer = await berth.call(read, input, { onEtag });
+    try {
+      return await change(answer, etag);
+    } catch (error) {
+      if (!(error instanceof BerthError) || error.code !== 'PRECONDITION_FAILED' || tried === TRIES)
+        throw error;
+    }
+  }
+}
+
+export type NameOf = (actor: string) => string;
+
+/** An API key may not list members, so other accounts stay ids. @returns the id when no name is known */
+export function actorNames({ session, terminal }: Pick<Call, 'session' | 'terminal'>): NameOf {
+  if (terminal.format !== 'human') return (id) => id;
+  const { profile } = session;
+  return (id) => actorWords(id, profile !== undefined && profile.user_id === id ? profile.email : null);
 }

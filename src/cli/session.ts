@@ -1,16 +1,17 @@
 /**
- * Chooses the server and the credential of a command. The server is that of --url, else of BERTH_URL, of the profile, of this machine,
- * or of the last login. The credential is BERTH_API_KEY, only with BERTH_URL, else the key of the profile. A call that needs a recent
- * password opens a session, by the password or by a confirmation in a browser.
+ * Chooses the server and the credential of a command. The server is that of --url, else of BERTH_URL, of the profile, of this
+ * machine, or of the last login. The credential is BERTH_API_KEY, only with BERTH_URL, else the key of the profile. A call that
+ * needs a recent password opens a session, by the password or by a confirmation in a browser.
  */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { Berth, BerthConnectionError, BerthError, type BerthOptions } from '../../client/src/berth.ts';
 import type { Env } from '../config/env.ts';
-import { askInBrowser } from './ask-in-browser.ts';
+import { askInBrowser } from './browser.ts';
 import type { Call, Options } from './command.ts';
-import { CommandError } from './command-error.ts';
-import { EXIT } from './exit-codes.ts';
-import { findFirstLogin } from './first-login.ts';
+import { CommandError, EXIT } from './command-error.ts';
 import { type LoggedOut, type Profile, readProfiles, writeProfiles } from './profiles.ts';
+import { findFirstLogin } from './server-facts.ts';
 import type { Terminal } from './terminal.ts';
 
 const LOCAL_URL = 'http://127.0.0.1:7400';
@@ -352,8 +353,6 @@ export class Session {
   }
 }
 
-/** Commands on routes that take no API key: they ask for the password, unless `berth sudo` was run before. */
-
 export function proofOf(options: Options): Proof {
   return { password_stdin: options.flag('password-stdin'), totp: options.text('totp') };
 }
@@ -375,4 +374,10 @@ export async function parentName(berth: Berth, id: string): Promise<string> {
     if (error instanceof BerthError && error.code === 'NOT_FOUND') return id;
     throw error;
   }
+}
+
+/** The version in package.json. */
+export function version(): string {
+  const path = join(import.meta.dirname, '..', '..', 'package.json');
+  return (JSON.parse(readFileSync(path, 'utf8')) as { version: string }).version;
 }

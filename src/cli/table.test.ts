@@ -1,6 +1,15 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { formatList, type Listing, sizeCell, timeCell, USUAL_LAYOUT } from './table.ts';
+import {
+  formatList,
+  type Listing,
+  sizeCell,
+  sparkLine,
+  timeCell,
+  USUAL_LAYOUT,
+  when,
+  wrapped,
+} from './table.ts';
 
 interface Disk {
   readonly name: string;
@@ -74,5 +83,49 @@ test('an unknown column is refused with the nearest one and all of them', () => 
   assert.throws(
     () => formatList(DISKS, LISTING, { columns: ['naem'], format: 'csv' }),
     /^UsageError: --columns: there is no column naem\. Did you mean name\? There are name, disk-size, made, id$/,
+  );
+});
+
+test('a text is wrapped between words, and a longer word gets its own line', () => {
+  assert.deepEqual(wrapped('if that was not you', 11), ['if that was', 'not you']);
+  assert.deepEqual(wrapped('is SHA256:abcdefghijkl allowed', 10), ['is', 'SHA256:abcdefghijkl', 'allowed']);
+  assert.deepEqual(wrapped('a b', Number.POSITIVE_INFINITY), ['a b']);
+});
+
+test('a time is shown with its distance from now, before or after', () => {
+  const at = '2026-11-25T09:12:30.000Z';
+  const shown = (now: string) => when(at, Date.parse(now));
+  const local = new Date(at);
+  const hour = String(local.getHours()).padStart(2, '0');
+  assert.match(shown('2026-11-25T09:15:30Z'), new RegExp(`^2026-11-2\\d ${hour}:\\d2 \\(3 min ago\\)$`));
+  assert.match(shown('2026-11-23T09:12:30Z'), /\(in 2 d\)$/);
+  assert.match(shown('2026-11-25T09:12:20Z'), /\(just now\)$/);
+  assert.deepEqual(timeCell(null, 'not yet'), { text: 'not yet', value: null });
+  assert.equal((timeCell(at) as { value: string }).value, at);
+});
+
+const LINE = { from_ms: 0, to_ms: 80, cells: 8 };
+
+test('a bar stands for the mean of its part of the time, and a space for a part without a value', () => {
+  const values = [
+    { at_ms: 0, value: 0 },
+    { at_ms: 21, value: 25 },
+    { at_ms: 29, value: 75 },
+    { at_ms: 79, value: 100 },
+  ];
+  assert.equal(sparkLine(values, LINE), '▁ ▅    █');
+});
+
+test('values of zero are lines on the ground, and what lies outside the time is left out', () => {
+  assert.equal(sparkLine([{ at_ms: 5, value: 0 }], LINE), '▁       ');
+  assert.equal(
+    sparkLine(
+      [
+        { at_ms: 80, value: 9 },
+        { at_ms: -1, value: 9 },
+      ],
+      LINE,
+    ),
+    '        ',
   );
 });

@@ -1,6 +1,9 @@
-/** Prints lists as a table, CSV or JSON in the chosen columns, and one record as a line for each field. */
-import { nearest } from '../shared/nearest.ts';
+/**
+ * Prints lists as a table, CSV or JSON in the chosen columns, and one record as a line for each field. Sizes, durations and times
+ * for people, in cells that keep the value for programs.
+ */
 import { UsageError } from './command-error.ts';
+import { didYouMean } from './values.ts';
 
 /** A cell: the text for people, and the value that CSV and JSON carry, such as a number of bytes for `2 GiB`. */
 export type Cell = string | { readonly text: string; readonly value: string | number | boolean | null };
@@ -57,9 +60,8 @@ function positions(headings: readonly string[], columns: readonly string[]): rea
   return columns.map((column) => {
     const at = names.findIndex((name) => typed(name) === typed(column));
     if (at !== -1) return at;
-    const meant = nearest(column.toLowerCase(), names);
-    const hint = meant === undefined ? '' : ` Did you mean ${meant}?`;
-    throw new UsageError(`--columns: there is no column ${column}.${hint} There are ${names.join(', ')}`);
+    const hint = didYouMean(column.toLowerCase(), names) || '.';
+    throw new UsageError(`--columns: there is no column ${column}${hint} There are ${names.join(', ')}`);
   });
 }
 
@@ -134,8 +136,6 @@ export function fields(rows: readonly (readonly [name: string, value: string])[]
     .join('\n')
     .concat('\n');
 }
-
-/** Formats sizes, durations and times for people, and cells that keep the value for programs. */
 
 const CLOCK_SKEW_MS = 60_000;
 const JUST_NOW_MS = 1_500;
@@ -232,8 +232,6 @@ export function wrapped(text: string, width: number): readonly string[] {
   return lines;
 }
 
-/** A series as one line of text: the higher the bar, the larger the value; a space where there is none. */
-
 const BARS = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'] as const;
 
 export interface TimedValue {
@@ -260,8 +258,6 @@ export function sparkLine(
     })
     .join('');
 }
-
-/** The number of a quota with its unit: `16 GiB`. */
 
 const QUOTA_UNITS: Readonly<Record<string, number>> = { memory_mib: 2 ** 20, disk_gib: 2 ** 30 };
 

@@ -5,8 +5,7 @@
 import { createInterface } from 'node:readline/promises';
 import { withoutControls as plain } from '../shared/untrusted-text.ts';
 import type { Call } from './command.ts';
-import { CommandError, UsageError } from './command-error.ts';
-import { EXIT } from './exit-codes.ts';
+import { CommandError, EXIT, UsageError } from './command-error.ts';
 import { duration, fields, formatList, type Layout, type Listing, USUAL_LAYOUT } from './table.ts';
 
 const FRAMES = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'] as const;
@@ -244,7 +243,6 @@ function typedLine(): Promise<string> {
 }
 
 /** Asks before a command does something that its name does not say. */
-
 export interface Question {
   /** `Delete web with its disk?` */
   readonly ask: string;
@@ -267,7 +265,6 @@ export async function confirm({ options, terminal }: Call, question: Question): 
 export const YES = { yes: { type: 'boolean', short: 'y', help: 'do not ask' } } as const;
 
 /** A password that is set: from stdin, or typed twice. */
-
 export async function newPassword({ terminal, options }: Pick<Call, 'terminal' | 'options'>, what: string) {
   if (options.flag('password-stdin')) return (await terminal.stdin()).split('\n')[0] ?? '';
   return typedTwice({ terminal }, what);
@@ -279,8 +276,6 @@ export async function typedTwice({ terminal }: Pick<Call, 'terminal'>, what: str
   if (first !== second) throw new CommandError('the two are not the same; nothing was changed');
   return first;
 }
-
-/** The token of a mail, from its link or by itself. */
 
 /** @throws UsageError */
 export function mailTokenOf(text: string): string {

@@ -289,7 +289,7 @@ export async function checkListenAddress({ host, port }: Address): Promise<void>
 
 /**
  * The generated password of the first administrator, in a file that only the server's user can read. `berth login` on this
- * machine reads it (`cli/first-login.ts`), and deletes it when the password has changed.
+ * machine reads it (`cli/server-facts.ts`), and deletes it when the password has changed.
  */
 export interface FirstLogin {
   /** Of the API on this machine. */

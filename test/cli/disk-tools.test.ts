@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { ImageCheck, type Verdict, verifyEach, verifyInstance } from '../../src/cli/disk-commands.ts';
+import { ImageCheck, type Verdict, verifyEach, verifyInstance } from '../../src/cli/server/disks.ts';
 import { Terminal } from '../../src/cli/terminal.ts';
 import { pathsIn } from '../../src/config/paths.ts';
 import { transaction } from '../../src/control-plane/db/pool.ts';

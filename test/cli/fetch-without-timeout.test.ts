@@ -5,7 +5,7 @@ import { createServer, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { test } from 'node:test';
 import { Agent, getGlobalDispatcher, setGlobalDispatcher } from 'undici';
-import { fetchWithoutTimeout } from '../../src/cli/fetch-without-timeout.ts';
+import { fetchWithoutTimeout } from '../../src/cli/guest-connections.ts';
 
 test('it still waits when an ordinary one that began after it has given up', async (t) => {
   const before = getGlobalDispatcher();

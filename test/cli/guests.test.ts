@@ -1,7 +1,7 @@
 /** Commands in guests, the console log and metrics on the command line; the guest itself is in test/guest. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { newPart } from '../../src/cli/log-tail.ts';
+import { newPart } from '../../src/cli/commands/vms.ts';
 import { insertSamples } from '../../src/control-plane/vms/metric-store.ts';
 import { spreadsOf } from '../../src/host/calls/vm-meters.ts';
 import type { ExecResult } from '../../src/protocol/host-calls.ts';

@@ -17,7 +17,7 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { after, before, describe, type TestContext, test } from 'node:test';
 import { sql } from 'kysely';
-import { addIngress, removeIngress, showIngresses } from '../../src/cli/ingress-commands.ts';
+import { addIngress, removeIngress, showIngresses } from '../../src/cli/server/fleet.ts';
 import { stopIdle } from '../../src/control-plane/vms/stop-vm.ts';
 import { Ingress } from '../../src/ingress/ingress.ts';
 import { ControlPlaneClient } from '../../src/protocol/client.ts';

@@ -6,7 +6,7 @@ import { request as httpsRequest } from 'node:https';
 import type { AddressInfo } from 'node:net';
 import { after, before, test } from 'node:test';
 import { Agent, request } from 'undici';
-import { listHosts } from '../../src/cli/host-commands.ts';
+import { listHosts } from '../../src/cli/server/hosts.ts';
 import {
   ControlPlaneClient,
   ControlPlaneUnavailable,

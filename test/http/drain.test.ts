@@ -1,8 +1,7 @@
 /** A drain: running VMs move to other hosts. The hosts are test doubles; test/fleet/moved-by-drain.test.ts has real ones. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { cordonHost, drainHost, showHost, uncordonHost } from '../../src/cli/drain-commands.ts';
-import { listHosts } from '../../src/cli/host-commands.ts';
+import { cordonHost, drainHost, listHosts, showHost, uncordonHost } from '../../src/cli/server/hosts.ts';
 import { listHttpRoutes } from '../../src/control-plane/ports/store.ts';
 import { MOVES_A_HOST, moveVms } from '../../src/control-plane/vms/move-vm.ts';
 import { listRoutes } from '../../src/control-plane/vms/route-store.ts';

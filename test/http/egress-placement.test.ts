@@ -1,7 +1,7 @@
 /** A VM with a restricted egress runs only on hosts that say that they enforce it, and its policy goes where the VM goes. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { cordonHost } from '../../src/cli/drain-commands.ts';
+import { cordonHost } from '../../src/cli/server/hosts.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { listenToRemoteHosts } from '../support/remote-hosts.ts';
 import { FACTS } from '../support/scripted-agent.ts';

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { sql } from 'kysely';
-import { listHosts, setHost } from '../../src/cli/host-commands.ts';
+import { listHosts, setHost } from '../../src/cli/server/hosts.ts';
 import { apiForFile, type InstanceOut } from '../support/api.ts';
 import { listenToRemoteHosts } from '../support/remote-hosts.ts';
 import { FACTS } from '../support/scripted-agent.ts';

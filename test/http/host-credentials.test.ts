@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { addHost, listHosts, rotateHost } from '../../src/cli/host-commands.ts';
+import { addHost, listHosts, rotateHost } from '../../src/cli/server/hosts.ts';
 import { hashToken } from '../../src/control-plane/identity/tokens.ts';
 import { HostCredential } from '../../src/launcher/join.ts';
 import { StartError } from '../../src/launcher/start-error.ts';

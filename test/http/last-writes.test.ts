@@ -1,7 +1,7 @@
 /** Where a failed VM starts again: its last writes may be on one host alone. test/fleet/lost-host.test.ts has a silent host. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { setHost } from '../../src/cli/host-commands.ts';
+import { setHost } from '../../src/cli/server/hosts.ts';
 import type { HostId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { assertError } from '../support/expect.ts';

@@ -1,7 +1,7 @@
 /** Placements at once on several hosts, labels and taints, and the counters that a choice goes by. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
-import { setHost } from '../../src/cli/host-commands.ts';
+import { setHost } from '../../src/cli/server/hosts.ts';
 import { transaction } from '../../src/control-plane/db/pool.ts';
 import { recountUse } from '../../src/control-plane/fleet/host-store.ts';
 import { recountHosts } from '../../src/control-plane/fleet/lease-monitor.ts';

@@ -4,7 +4,7 @@ import { randomBytes } from 'node:crypto';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { CommandError } from '../../src/cli/command-error.ts';
-import { addHost, listHosts, removeHost, replaceHost } from '../../src/cli/host-commands.ts';
+import { addHost, listHosts, removeHost, replaceHost } from '../../src/cli/server/hosts.ts';
 import { ensureHost, HostTakenError, isLost } from '../../src/control-plane/fleet/host-store.ts';
 import { expireHosts, LeaseMonitor, marginMs } from '../../src/control-plane/fleet/lease-monitor.ts';
 import { hashToken } from '../../src/control-plane/identity/tokens.ts';

@@ -4,10 +4,8 @@ import { accessSync, constants, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { errnoOf, messageOf } from '../../shared/errors.ts';
 import type { Call, Command } from '../command.ts';
-import { isLocal } from '../first-login.ts';
 import { configFolder } from '../profiles.ts';
-import type { ServerFacts } from '../server-weaknesses.ts';
-import { readSettings } from '../settings.ts';
+import { isLocal, readSettings, type ServerFacts } from '../server-facts.ts';
 import { bytes, plural } from '../table.ts';
 
 interface Finding {
@@ -177,7 +175,7 @@ function machine({ session }: Call): Finding[] {
 
 /** On the server's machine, with access to its data folder. */
 async function weaknesses({ session }: Call): Promise<Finding[]> {
-  const { findWeaknesses } = await import('../server-weaknesses.ts');
+  const { findWeaknesses } = await import('../server-facts.ts');
   const facts = await findWeaknesses(session.env, session.url);
   if (facts === null) {
     // Not on the server's machine: nothing to check.

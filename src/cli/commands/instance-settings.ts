@@ -3,8 +3,7 @@ import { readFileSync, statSync } from 'node:fs';
 import type { CreateInstanceRequest, EgressMode, Instance } from '../../../client/src/berth.ts';
 import type { Call, Option } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
-import { durationOrOff } from '../duration.ts';
-import { labels, sizeMib, whole } from '../numbers.ts';
+import { durationOrOff, labels, sizeMib, whole } from '../values.ts';
 
 /** For the help of commands that create an instance. */
 export const DEFAULTS =
