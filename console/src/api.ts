@@ -94,9 +94,3 @@ export function sayError(error: unknown): string {
   if (error instanceof BerthError) return error.message;
   return error instanceof Error ? error.message : String(error);
 }
-
-/** The errors of single fields, by name. */
-export function fieldIssues(error: unknown): Readonly<Record<string, string>> {
-  if (!(error instanceof BerthError)) return {};
-  return Object.fromEntries(error.details.map(({ field, issue }) => [field, issue]));
-}

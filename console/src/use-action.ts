@@ -5,7 +5,7 @@
 import { useState } from 'preact/hooks';
 import { auditDetails } from '../../client/src/audit-words.ts';
 import { BerthError, type CallOptions } from '../../client/src/berth.ts';
-import { fieldIssues, sayError } from './api.ts';
+import { sayError } from './api.ts';
 import { changedFields } from './instance/as-commands.ts';
 import { SudoRefused } from './session.ts';
 import { tell } from './ui/toasts.tsx';
@@ -14,12 +14,8 @@ interface Action<A extends readonly unknown[]> {
   readonly run: (...args: A) => Promise<boolean>;
   readonly busy: boolean;
   readonly error: string | null;
-  /** By the name of the field. */
-  readonly issues: Readonly<Record<string, string>>;
   readonly clear: () => void;
 }
-
-const NOTHING = { error: null, issues: {} } as const;
 
 /** @param say the text shown for a failure */
 export function useAction<A extends readonly unknown[]>(
@@ -27,24 +23,22 @@ export function useAction<A extends readonly unknown[]>(
   say: (error: unknown) => string = sayError,
 ): Action<A> {
   const [busy, setBusy] = useState(false);
-  const [wrong, setWrong] = useState<{ error: string | null; issues: Readonly<Record<string, string>> }>(
-    NOTHING,
-  );
+  const [error, setError] = useState<string | null>(null);
   const run = async (...args: A): Promise<boolean> => {
     if (busy) return false;
     setBusy(true);
-    setWrong(NOTHING);
+    setError(null);
     try {
       await work(...args);
       return true;
-    } catch (error) {
-      if (!(error instanceof SudoRefused)) setWrong({ error: say(error), issues: fieldIssues(error) });
+    } catch (failure) {
+      if (!(failure instanceof SudoRefused)) setError(say(failure));
       return false;
     } finally {
       setBusy(false);
     }
   };
-  return { run, busy, ...wrong, clear: () => setWrong(NOTHING) };
+  return { run, busy, error, clear: () => setError(null) };
 }
 
 /** Runs an action that has no place for its error; shows the error as a toast. */

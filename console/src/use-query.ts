@@ -46,6 +46,25 @@ export function useQuery<T>(key: string, ask: (signal: AbortSignal) => Promise<T
   return { data: current ? state.data : undefined, error: current ? state.error : null, reload, put };
 }
 
+/** Reloads at an interval while the page is visible, for what changes without an event; null: never. */
+export function useReloads(reload: () => Promise<void>, every_ms: number | null): void {
+  useEffect(() => {
+    if (every_ms === null) return;
+    let ended = false;
+    let timer: ReturnType<typeof setTimeout>;
+    // Waits for the answer, however long it takes, because a new request aborts the previous one.
+    const again = async () => {
+      if (!document.hidden) await reload();
+      if (!ended) timer = setTimeout(again, every_ms);
+    };
+    timer = setTimeout(again, every_ms);
+    return () => {
+      ended = true;
+      clearTimeout(timer);
+    };
+  }, [reload, every_ms]);
+}
+
 interface Page<T> {
   readonly data: readonly T[];
   readonly next_cursor: string | null;

@@ -57,39 +57,25 @@ function ProfileForm() {
     <Section title="Name and address">
       <div class="panel columns">
         <Form verb="Save" edits work={rename}>
-          {(issues) => (
-            <Field
-              label="Name"
-              name="name"
-              required
-              maxLength={100}
-              autocomplete="name"
-              defaultValue={user.value?.name ?? ''}
-              issue={issues['name']}
-            />
-          )}
+          <Field
+            label="Name"
+            name="name"
+            required
+            maxLength={100}
+            autocomplete="name"
+            defaultValue={user.value?.name ?? ''}
+          />
         </Form>
         {user.value?.password_login && (
           <Form verb="Change the address" aside={token} work={move}>
-            {(issues) => (
-              <>
-                <Field
-                  label="New e-mail"
-                  name="email"
-                  type="email"
-                  autocomplete="email"
-                  required
-                  issue={issues['email']}
-                />
-                <Field
-                  label="Your password"
-                  name="password"
-                  type="password"
-                  autocomplete="current-password"
-                  required
-                />
-              </>
-            )}
+            <Field label="New e-mail" name="email" type="email" autocomplete="email" required />
+            <Field
+              label="Your password"
+              name="password"
+              type="password"
+              autocomplete="current-password"
+              required
+            />
           </Form>
         )}
       </div>
@@ -109,19 +95,15 @@ function PasswordForm() {
   return (
     <Section title="Password" lead="Changing it ends all other sessions.">
       <Form class="panel columns" verb="Change the password" work={work}>
-        {(issues) => (
-          <>
-            <input type="hidden" name="username" autocomplete="username" value={user.value?.email ?? ''} />
-            <Field
-              label="Current password"
-              name="current_password"
-              type="password"
-              autocomplete="current-password"
-              required
-            />
-            <NewPasswordField label="New password" name="new_password" issue={issues['new_password']} />
-          </>
-        )}
+        <input type="hidden" name="username" autocomplete="username" value={user.value?.email ?? ''} />
+        <Field
+          label="Current password"
+          name="current_password"
+          type="password"
+          autocomplete="current-password"
+          required
+        />
+        <NewPasswordField label="New password" name="new_password" />
       </Form>
     </Section>
   );

@@ -21,7 +21,6 @@ export function TokenField({ token }: { readonly token: string }) {
 interface NewPasswordProps {
   readonly label: string;
   readonly name: string;
-  readonly issue?: string | undefined;
 }
 
 export function NewPasswordField(props: NewPasswordProps) {

@@ -125,7 +125,7 @@ function EnrolTotp({ onClose, onConfirmed }: Props) {
       onDone={() => undefined}
       work={(form) => (added ? verify(added, form) : add(form))}
     >
-      {() => (added ? <Scan key="scan" totp={added} /> : <Name key="name" />)}
+      {added ? <Scan key="scan" totp={added} /> : <Name key="name" />}
     </FormDialog>
   );
 }

@@ -248,12 +248,8 @@ function CreateAccount({ taken, onClose, onMade }: CreateProps) {
   };
   return (
     <FormDialog title="New service account" verb="Create" onClose={onClose} work={work} wide>
-      {(issues) => (
-        <>
-          <NameField what="service account" taken={taken} placeholder="ci" issue={issues['name']} />
-          <ScopeChoice all="All permissions" issue={issues['scope']} />
-        </>
-      )}
+      <NameField what="service account" taken={taken} placeholder="ci" />
+      <ScopeChoice all="All permissions" />
     </FormDialog>
   );
 }

@@ -6,7 +6,7 @@ import type { CreateApiKeyResponse, ServiceAccount } from '../../../client/src/g
 import { scopeOfRole } from '../../../client/src/words.ts';
 import { call } from '../api.ts';
 import { role } from '../live/membership.ts';
-import { Field, NameField, Select } from '../ui/field.tsx';
+import { Field, GroupIssue, NameField, Select } from '../ui/field.tsx';
 import { FormDialog } from '../ui/form.tsx';
 
 export type MadeKey = CreateApiKeyResponse;
@@ -50,46 +50,35 @@ export function CreateKeyDialog({ holder, taken, onClose, onMade }: CreateKeyDia
       work={async (form) => onMade(await call('createApiKey', { body: readForm(form, holder) }))}
       wide
     >
-      {(issues) => (
-        <>
-          <NameField what="API key" taken={taken} placeholder="deploys" issue={issues['name']} />
-          <ScopeChoice issue={issues['scope']} />
-          <div class="columns">
-            <Select
-              label="Expires after"
-              name="expires_in_seconds"
-              defaultValue="90"
-              issue={issues['expires_in_seconds']}
-            >
-              {LASTING.map(([days, name]) => (
-                <option key={days} value={days}>
-                  {name}
-                </option>
-              ))}
-              <option value="0">Never</option>
-            </Select>
-            <Field
-              label="Only from these networks"
-              name="allowed_cidrs"
-              placeholder="203.0.113.0/24"
-              hint="Empty: from everywhere"
-              spellcheck={false}
-              issue={issues['allowed_cidrs']}
-            />
-          </div>
-        </>
-      )}
+      <NameField what="API key" taken={taken} placeholder="deploys" />
+      <ScopeChoice />
+      <div class="columns">
+        <Select label="Expires after" name="expires_in_seconds" defaultValue="90">
+          {LASTING.map(([days, name]) => (
+            <option key={days} value={days}>
+              {name}
+            </option>
+          ))}
+          <option value="0">Never</option>
+        </Select>
+        <Field
+          label="Only from these networks"
+          name="allowed_cidrs"
+          placeholder="203.0.113.0/24"
+          hint="Empty: from everywhere"
+          spellcheck={false}
+        />
+      </div>
     </FormDialog>
   );
 }
 
 interface ScopeChoiceProps {
   readonly all?: string;
-  readonly issue?: string | undefined;
 }
 
 /** Checkboxes for the scope of a key: everything, or single resources to read and to write. */
-export function ScopeChoice({ all: all_text = 'All permissions of its owner', issue }: ScopeChoiceProps) {
+export function ScopeChoice({ all: all_text = 'All permissions of its owner' }: ScopeChoiceProps) {
   const [all, setAll] = useState(true);
   return (
     <fieldset class="choice">
@@ -130,7 +119,7 @@ export function ScopeChoice({ all: all_text = 'All permissions of its owner', is
           </tbody>
         </table>
       )}
-      {issue !== undefined && <p class="issue">{issue}</p>}
+      <GroupIssue name="scope" />
     </fieldset>
   );
 }

@@ -1,6 +1,6 @@
 /** Charts of what the instance used, over a chosen range, from an hour to 30 days: also across stops, and while no VM runs. */
 import { signal } from '@preact/signals';
-import { useEffect, useState } from 'preact/hooks';
+import { useState } from 'preact/hooks';
 import type { Instance, MetricHistory, MetricSpread, VmState } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { clockTime, duration, exactly } from '../format.ts';
@@ -8,7 +8,7 @@ import { Choice } from '../ui/button.tsx';
 import { Chart, useForgetting, ValueTable } from '../ui/chart.tsx';
 import { type Point, say, type Unit } from '../ui/chart-scale.ts';
 import { Section } from '../ui/page.tsx';
-import { useQuery } from '../use-query.ts';
+import { useQuery, useReloads } from '../use-query.ts';
 import { pointsOf, QUANTITIES } from './metric-points.ts';
 
 type Range = MetricHistory['range'];
@@ -40,12 +40,12 @@ export function Charts({ instance }: { readonly instance: Instance }) {
   const history = useQuery(`history ${id} ${range}`, (signal) =>
     call('getMetricHistory', { path: { id }, query: { range } }, { signal }),
   );
-  useAgain(history.reload, HISTORY_EVERY_MS);
+  useReloads(history.reload, HISTORY_EVERY_MS);
   const is_live = range === '1h' && ON.includes(vm.state);
   const live = useQuery(`metrics ${id} ${vm.boot} ${is_live}`, async (signal) =>
     is_live ? call('getVmMetrics', { path: { id } }, { signal }) : null,
   );
-  useAgain(live.reload, is_live ? LIVE_EVERY_MS : null);
+  useReloads(live.reload, is_live ? LIVE_EVERY_MS : null);
   const samples = live.data ? [...live.data.samples, live.data.now] : [];
   const step_ms = (history.data?.step_seconds ?? 60) * 1000;
   const live_from_ms = Date.parse(samples[0]?.at ?? '');
@@ -137,25 +137,6 @@ const day_and_clock = new Intl.DateTimeFormat('en-GB', {
 function sayPeriod(at_ms: number, step_ms: number, range: Range): string {
   if (range === '1h' || range === '6h') return clock.format(at_ms);
   return `${day_and_clock.format(at_ms - step_ms / 2)}–${clock.format(at_ms + step_ms / 2)}`;
-}
-
-/** Reloads at an interval while the page is visible; null: never. */
-function useAgain(reload: () => Promise<void>, every_ms: number | null): void {
-  useEffect(() => {
-    if (every_ms === null) return;
-    let ended = false;
-    let timer: ReturnType<typeof setTimeout>;
-    // Waits for the answer, however long it takes, because a new request aborts the previous one.
-    const again = async () => {
-      if (!document.hidden) await reload();
-      if (!ended) timer = setTimeout(again, every_ms);
-    };
-    timer = setTimeout(again, every_ms);
-    return () => {
-      ended = true;
-      clearTimeout(timer);
-    };
-  }, [reload, every_ms]);
 }
 
 /** The history of an instance as a table. */

@@ -65,47 +65,42 @@ export function CreateDialog({ onClose }: { readonly onClose: () => void }) {
   const no_keys = keys.data?.data.length === 0;
   return (
     <FormDialog title="New instance" verb="Create" onClose={onClose} work={work} wide>
-      {(issues) => (
-        <>
-          <div class="columns">
-            <NewNameField placeholder="web" issue={issues['name']} />
-            <Select label="Image" name="image" issue={issues['image']}>
-              {(images.data?.data ?? [{ id: 'debian-12' }]).map(({ id }) => (
-                <option key={id} value={id}>
-                  {id}
-                </option>
-              ))}
-            </Select>
-          </div>
-          <SizeFields issues={issues} />
-          {no_keys && (
-            <p class="notice">
-              Your account has no SSH key yet, so nobody can log in. <a href="/ssh-keys">Add one</a> now or
-              later: the instance accepts it within seconds.
-            </p>
-          )}
-          <details>
-            <summary>More: keys, flush, idle stop, wake, restart, egress, labels, user data</summary>
-            <div class="dialog-part">
-              <KeyChoice explicit={explicit} onChange={setExplicit} />
-              <SettingsFields issues={issues} />
-              <EgressFields />
-              <LabelsField issue={issues['labels']} />
-              <TextArea
-                label="User data"
-                name="user_data"
-                rows={4}
-                spellcheck={false}
-                placeholder={'#!/bin/sh\napt-get install -y nginx'}
-                hint="A script that root runs once, at the first boot"
-                issue={issues['user_data']}
-              />
-            </div>
-          </details>
-          <Checkbox label="Start it now" name="start" defaultChecked />
-          <CommandView of={(form) => commandsOf(form, explicit)} />
-        </>
+      <div class="columns">
+        <NewNameField placeholder="web" />
+        <Select label="Image" name="image">
+          {(images.data?.data ?? [{ id: 'debian-12' }]).map(({ id }) => (
+            <option key={id} value={id}>
+              {id}
+            </option>
+          ))}
+        </Select>
+      </div>
+      <SizeFields />
+      {no_keys && (
+        <p class="notice">
+          Your account has no SSH key yet, so nobody can log in. <a href="/ssh-keys">Add one</a> now or later:
+          the instance accepts it within seconds.
+        </p>
       )}
+      <details>
+        <summary>More: keys, flush, idle stop, wake, restart, egress, labels, user data</summary>
+        <div class="dialog-part">
+          <KeyChoice explicit={explicit} onChange={setExplicit} />
+          <SettingsFields />
+          <EgressFields />
+          <LabelsField />
+          <TextArea
+            label="User data"
+            name="user_data"
+            rows={4}
+            spellcheck={false}
+            placeholder={'#!/bin/sh\napt-get install -y nginx'}
+            hint="A script that root runs once, at the first boot"
+          />
+        </div>
+      </details>
+      <Checkbox label="Start it now" name="start" defaultChecked />
+      <CommandView of={(form) => commandsOf(form, explicit)} />
     </FormDialog>
   );
 }

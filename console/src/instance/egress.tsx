@@ -52,7 +52,7 @@ function Policy({ instance }: Props) {
       onEdited={onEdited}
       work={save}
     >
-      {() => <EgressFields of={shown.egress} />}
+      <EgressFields of={shown.egress} />
     </Form>
   );
 }

@@ -45,29 +45,25 @@ export function ForkDialog({ instance, generation, onClose }: Props) {
   };
   return (
     <FormDialog title={`Fork ${parent}`} verb="Fork" onClose={onClose} work={work}>
-      {(issues) => (
-        <>
-          <p>
-            The new instance begins with the files of{' '}
-            {generation === undefined ? parent : `generation ${generation.generation} of ${parent}`}, at once:
-            nothing is copied. It has its own name, SSH port and host key, and accepts your SSH keys.
-          </p>
-          <NewNameField placeholder={`${parent}-2`} issue={issues['name']} />
-          {generation === undefined ? (
-            <SavedPart instance={instance} may_flush={may_flush} />
-          ) : (
-            <p class="hint">
-              Generation {generation.generation} was saved <Time at={generation.created_at} />.
-            </p>
-          )}
-          <Checkbox
-            label="With the values of the secrets"
-            name="secrets"
-            hint="Without, it has their names and hosts only"
-          />
-          <CommandView of={commandsOf} />
-        </>
+      <p>
+        The new instance begins with the files of{' '}
+        {generation === undefined ? parent : `generation ${generation.generation} of ${parent}`}, at once:
+        nothing is copied. It has its own name, SSH port and host key, and accepts your SSH keys.
+      </p>
+      <NewNameField placeholder={`${parent}-2`} />
+      {generation === undefined ? (
+        <SavedPart instance={instance} may_flush={may_flush} />
+      ) : (
+        <p class="hint">
+          Generation {generation.generation} was saved <Time at={generation.created_at} />.
+        </p>
       )}
+      <Checkbox
+        label="With the values of the secrets"
+        name="secrets"
+        hint="Without, it has their names and hosts only"
+      />
+      <CommandView of={commandsOf} />
     </FormDialog>
   );
 }

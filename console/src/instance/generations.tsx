@@ -241,18 +241,15 @@ function NameDialog({ generation, onClose, work }: NameDialogProps) {
       onClose={onClose}
       work={(form) => work(String(form.get('name')).trim() || null)}
     >
-      {(issues) => (
-        <Field
-          label="Name"
-          name="name"
-          defaultValue={generation.name ?? ''}
-          maxLength={100}
-          autofocus
-          placeholder="before the upgrade"
-          hint="A name helps you to find it; empty: none. Only a pin keeps it, however old it gets"
-          issue={issues['name']}
-        />
-      )}
+      <Field
+        label="Name"
+        name="name"
+        defaultValue={generation.name ?? ''}
+        maxLength={100}
+        autofocus
+        placeholder="before the upgrade"
+        hint="A name helps you to find it; empty: none. Only a pin keeps it, however old it gets"
+      />
     </FormDialog>
   );
 }

@@ -2,10 +2,10 @@
 import type { Instance } from '../../../client/src/berth.ts';
 import { DURATION_EXAMPLES, durationText, readDuration } from '../../../client/src/words.ts';
 import { Checkbox, Field, Select } from '../ui/field.tsx';
-import { FieldError, type Issues } from '../ui/validity.ts';
+import { FieldError } from '../ui/validity.ts';
 import { NEW_DEFAULTS } from './as-commands.ts';
 
-export function NewNameField(props: { readonly placeholder: string; readonly issue: string | undefined }) {
+export function NewNameField(props: { readonly placeholder: string }) {
   return (
     <Field
       {...props}
@@ -41,13 +41,7 @@ interface Settings {
   readonly restart: RestartPolicy;
 }
 
-export function SettingsFields({
-  of = NEW_DEFAULTS,
-  issues,
-}: {
-  readonly of?: Settings;
-  readonly issues: Issues;
-}) {
+export function SettingsFields({ of = NEW_DEFAULTS }: { readonly of?: Settings }) {
   return (
     <>
       <div class="columns">
@@ -56,14 +50,12 @@ export function SettingsFields({
           range={AUTO_FLUSH}
           seconds={of.auto_flush_seconds}
           hint="Saves a running VM this often, such as 30s or 10m. Empty: only when you flush, stop or suspend it"
-          issue={issues[AUTO_FLUSH.name]}
         />
         <DurationField
           label="Idle stop after"
           range={IDLE_STOP}
           seconds={of.idle_timeout_seconds}
           hint="Stops the VM, with a flush, after this time without use, such as 30m or 24h. Empty: never"
-          issue={issues[IDLE_STOP.name]}
         />
       </div>
       <Checkbox
@@ -76,7 +68,6 @@ export function SettingsFields({
         label="Restart"
         name="restart"
         defaultValue={of.restart}
-        issue={issues['restart']}
         hint="On failure: a VM that failed, or whose host was lost, starts again, at most 5 times in 10 minutes"
       >
         {Object.entries(RESTART_WORDS).map(([policy, words]) => (
@@ -101,20 +92,12 @@ export function readSettings(form: FormData): Settings {
 
 export type Size = Pick<Instance, 'cpus' | 'memory_mib' | 'disk_gib'>;
 
-export function SizeFields({ of, issues }: { readonly of?: Size; readonly issues: Issues }) {
+export function SizeFields({ of }: { readonly of?: Size }) {
   const common = { type: 'number', required: true } as const;
   const { cpus, memory_mib, disk_gib } = of ?? NEW_DEFAULTS;
   return (
     <div class="columns three">
-      <Field
-        {...common}
-        label="CPUs"
-        name="cpus"
-        min={1}
-        max={16}
-        defaultValue={cpus}
-        issue={issues['cpus']}
-      />
+      <Field {...common} label="CPUs" name="cpus" min={1} max={16} defaultValue={cpus} />
       <Field
         {...common}
         label="Memory, MiB"
@@ -122,7 +105,6 @@ export function SizeFields({ of, issues }: { readonly of?: Size; readonly issues
         min={128}
         max={65_536}
         defaultValue={memory_mib}
-        issue={issues['memory_mib']}
       />
       <Field
         {...common}
@@ -131,7 +113,6 @@ export function SizeFields({ of, issues }: { readonly of?: Size; readonly issues
         min={of === undefined ? 1 : disk_gib}
         max={1024}
         defaultValue={disk_gib}
-        issue={issues['disk_gib']}
       />
     </div>
   );
@@ -170,13 +151,7 @@ export function readLabels(text: string): Record<string, string> {
   );
 }
 
-export function LabelsField({
-  of,
-  issue,
-}: {
-  readonly of?: Readonly<Record<string, string>>;
-  readonly issue: string | undefined;
-}) {
+export function LabelsField({ of }: { readonly of?: Readonly<Record<string, string>> }) {
   return (
     <Field
       label="Labels"
@@ -184,7 +159,6 @@ export function LabelsField({
       defaultValue={labelsText(of ?? {})}
       placeholder="team=web, env=dev"
       hint="Names with values, to filter instances by"
-      issue={issue}
       spellcheck={false}
     />
   );
@@ -201,11 +175,10 @@ interface Props {
   readonly label: string;
   readonly hint: string;
   readonly seconds: number | null;
-  readonly issue: string | undefined;
 }
 
 /** A duration as the command line takes it, or nothing for never. */
-function DurationField({ range, label, hint, seconds, issue }: Props) {
+function DurationField({ range, label, hint, seconds }: Props) {
   return (
     <Field
       label={label}
@@ -213,7 +186,6 @@ function DurationField({ range, label, hint, seconds, issue }: Props) {
       defaultValue={seconds === null ? '' : durationText(seconds)}
       placeholder="never"
       hint={hint}
-      issue={issue}
       maxLength={20}
       autocomplete="off"
       spellcheck={false}

@@ -7,7 +7,7 @@ import { putInstance, refreshSoon } from '../live/instances.ts';
 import { navigate } from '../router.ts';
 import { Button } from '../ui/button.tsx';
 import { Field } from '../ui/field.tsx';
-import { ConfirmDialog, Form, type Issues } from '../ui/form.tsx';
+import { ConfirmDialog, Form } from '../ui/form.tsx';
 import { Section } from '../ui/page.tsx';
 import { tell } from '../ui/toasts.tsx';
 import { whyFixed } from './actions.tsx';
@@ -91,33 +91,28 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
           onEdited={onEdited}
           work={work}
         >
-          {(issues) => (
-            <>
-              <Field
-                label="Name"
-                name="name"
-                required
-                defaultValue={shown.name}
-                spellcheck={false}
-                autocomplete="off"
-                issue={issues['name']}
-              />
-              <SizeFields of={shown} issues={issues} />
-              <p class="hint">
-                {vm.state === 'stopped'
-                  ? 'The next start has the new size. A disk only grows.'
-                  : 'Other CPUs or memory need a stopped VM: you are asked before it is stopped. The disk grows at once; it only grows.'}
-              </p>
-              <SettingsFields of={shown} issues={issues} />
-              <LabelsField of={shown.labels} issue={issues['labels']} />
-              <KeptFields keep={shown.generations_keep} issues={issues} />
-              <CommandView
-                of={(form) =>
-                  changeCommands(shown, { ...readForm(form, shown), ...readSize(form) }, location.origin)
-                }
-              />
-            </>
-          )}
+          <Field
+            label="Name"
+            name="name"
+            required
+            defaultValue={shown.name}
+            spellcheck={false}
+            autocomplete="off"
+          />
+          <SizeFields of={shown} />
+          <p class="hint">
+            {vm.state === 'stopped'
+              ? 'The next start has the new size. A disk only grows.'
+              : 'Other CPUs or memory need a stopped VM: you are asked before it is stopped. The disk grows at once; it only grows.'}
+          </p>
+          <SettingsFields of={shown} />
+          <LabelsField of={shown.labels} />
+          <KeptFields keep={shown.generations_keep} />
+          <CommandView
+            of={(form) =>
+              changeCommands(shown, { ...readForm(form, shown), ...readSize(form) }, location.origin)
+            }
+          />
         </Form>
       </Section>
       <Section
@@ -145,10 +140,9 @@ export function InstanceSettings({ instance }: { readonly instance: Instance }) 
 
 interface KeptProps {
   readonly keep: Instance['generations_keep'];
-  readonly issues: Issues;
 }
 
-function KeptFields({ keep, issues }: KeptProps) {
+function KeptFields({ keep }: KeptProps) {
   const common = { type: 'number', required: true } as const;
   return (
     <div class="columns">
@@ -159,7 +153,6 @@ function KeptFields({ keep, issues }: KeptProps) {
         min={1}
         max={1000}
         defaultValue={keep.last}
-        issue={issues['generations_keep.last']}
       />
       <Field
         {...common}
@@ -168,7 +161,6 @@ function KeptFields({ keep, issues }: KeptProps) {
         min={0}
         max={365}
         defaultValue={keep.daily_days}
-        issue={issues['generations_keep.daily_days']}
       />
     </div>
   );

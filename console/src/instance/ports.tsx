@@ -15,7 +15,7 @@ import { Empty, Loaded, PageHead, Section } from '../ui/page.tsx';
 import { LoadedList } from '../ui/table.tsx';
 import { Time } from '../ui/time.tsx';
 import { tell } from '../ui/toasts.tsx';
-import { useList, useQuery } from '../use-query.ts';
+import { useList, useQuery, useReloads } from '../use-query.ts';
 import { whyFixed } from './actions.tsx';
 
 /** Requests a minute, errors and pending hostnames change without an event. */
@@ -30,10 +30,7 @@ export function PortsPanel({ instance }: { readonly instance: Instance }) {
     (message) => concerns(message, id),
   );
   const { reload } = list;
-  useEffect(() => {
-    const timer = setInterval(() => void (document.hidden || reload()), EVERY_MS);
-    return () => clearInterval(timer);
-  }, [reload]);
+  useReloads(reload, EVERY_MS);
   const publish = (
     <Button kind="primary" reason={whyFixed(instance)} onClick={() => setPublishing(true)}>
       <Icon name="plus" />
@@ -229,32 +226,26 @@ function PublishDialog({ instance: { id, name }, onClose, onPublished }: Publish
   };
   return (
     <FormDialog title={`Publish a port of ${name}`} verb="Publish" onClose={onClose} work={publish}>
-      {(issues) => (
-        <>
-          <Field
-            label="Port in the guest"
-            name="port"
-            type="number"
-            required
-            min={1}
-            max={65_535}
-            step={1}
-            placeholder="8080"
-            autofocus
-            hint="The program in the guest must listen on all addresses (0.0.0.0), not on 127.0.0.1 alone."
-            issue={issues['port']}
-          />
-          <Select
-            label="Access"
-            name="access"
-            hint="Private: members, and API keys that may read the VM. Public: anybody who knows the URL."
-            issue={issues['access']}
-          >
-            <option value="private">private</option>
-            <option value="public">public</option>
-          </Select>
-        </>
-      )}
+      <Field
+        label="Port in the guest"
+        name="port"
+        type="number"
+        required
+        min={1}
+        max={65_535}
+        step={1}
+        placeholder="8080"
+        autofocus
+        hint="The program in the guest must listen on all addresses (0.0.0.0), not on 127.0.0.1 alone."
+      />
+      <Select
+        label="Access"
+        name="access"
+        hint="Private: members, and API keys that may read the VM. Public: anybody who knows the URL."
+      >
+        <option value="private">private</option>
+        <option value="public">public</option>
+      </Select>
     </FormDialog>
   );
 }
@@ -320,26 +311,21 @@ function HostnameDialog({ port, onClose, onDone }: AccessDialogProps) {
   };
   return (
     <FormDialog title={`Add a hostname to port ${port.port}`} verb="Add" onClose={onClose} work={add}>
-      {(issues) => (
-        <>
-          <Field
-            label="Hostname"
-            name="hostname"
-            required
-            maxLength={253}
-            placeholder="app.example.com"
-            autocapitalize="off"
-            spellcheck={false}
-            autofocus
-            hint="A name of your own. Next you get a TXT record that proves it."
-            issue={issues['hostname']}
-          />
-          <p class="hint">
-            Also let the name lead to this installation, such as by a CNAME record for{' '}
-            <code class="wrap">{port.hostname}</code>.
-          </p>
-        </>
-      )}
+      <Field
+        label="Hostname"
+        name="hostname"
+        required
+        maxLength={253}
+        placeholder="app.example.com"
+        autocapitalize="off"
+        spellcheck={false}
+        autofocus
+        hint="A name of your own. Next you get a TXT record that proves it."
+      />
+      <p class="hint">
+        Also let the name lead to this installation, such as by a CNAME record for{' '}
+        <code class="wrap">{port.hostname}</code>.
+      </p>
     </FormDialog>
   );
 }

@@ -81,18 +81,8 @@ function KeepForm({
   };
   return (
     <Form class="keep-form" verb="Save" work={work}>
-      {(issues) => (
-        <>
-          <Field
-            label="Name of this generation"
-            name="name"
-            maxLength={100}
-            placeholder="before the upgrade"
-            issue={issues['name']}
-          />
-          <Checkbox label="Pin: keep it, however old it gets" name="pinned" />
-        </>
-      )}
+      <Field label="Name of this generation" name="name" maxLength={100} placeholder="before the upgrade" />
+      <Checkbox label="Pin: keep it, however old it gets" name="pinned" />
     </Form>
   );
 }

@@ -136,45 +136,38 @@ function SecretDialog({ instance: { id, name: of }, secret, onClose, onDone }: P
   const title = secret === null ? `Set a secret of ${of}` : `Replace the value of ${secret.name}`;
   return (
     <FormDialog title={title} verb="Set" onClose={onClose} work={set}>
-      {(issues) => (
-        <>
-          {secret === null && (
-            <Field
-              label="Name"
-              name="name"
-              required
-              maxLength={64}
-              placeholder="OPENAI_API_KEY"
-              autocapitalize="characters"
-              spellcheck={false}
-              autofocus
-              hint="Capital letters, digits and _. In the guest, BERTH_SECRET_ and this name is the variable."
-              issue={issues['name']}
-            />
-          )}
-          <Field
-            label="Value"
-            name="value"
-            type="password"
-            required
-            autocomplete="off"
-            spellcheck={false}
-            autofocus={secret !== null}
-            hint="It is never shown again."
-            issue={issues['value']}
-          />
-          <TextArea
-            label="Hosts"
-            name="hosts"
-            required
-            rows={3}
-            spellcheck={false}
-            defaultValue={secret?.hosts.join('\n') ?? ''}
-            hint="One a line, such as api.openai.com or *.example.com. Only they get the value."
-            issue={issues['hosts']}
-          />
-        </>
+      {secret === null && (
+        <Field
+          label="Name"
+          name="name"
+          required
+          maxLength={64}
+          placeholder="OPENAI_API_KEY"
+          autocapitalize="characters"
+          spellcheck={false}
+          autofocus
+          hint="Capital letters, digits and _. In the guest, BERTH_SECRET_ and this name is the variable."
+        />
       )}
+      <Field
+        label="Value"
+        name="value"
+        type="password"
+        required
+        autocomplete="off"
+        spellcheck={false}
+        autofocus={secret !== null}
+        hint="It is never shown again."
+      />
+      <TextArea
+        label="Hosts"
+        name="hosts"
+        required
+        rows={3}
+        spellcheck={false}
+        defaultValue={secret?.hosts.join('\n') ?? ''}
+        hint="One a line, such as api.openai.com or *.example.com. Only they get the value."
+      />
     </FormDialog>
   );
 }

@@ -96,17 +96,15 @@ function Edit({ instance, keys, onSaved }: EditProps) {
         reason={whyFixed(instance) ?? (is_same ? 'Nothing is changed yet.' : undefined)}
         work={replace}
       >
-        {() => (
-          <KeyChoice
-            explicit={explicit}
-            onChange={(next) => {
-              setExplicit(next);
-              setChosen(null);
-            }}
-            onChosen={setChosen}
-            chosen={keys.mode === 'explicit' ? keys.data : []}
-          />
-        )}
+        <KeyChoice
+          explicit={explicit}
+          onChange={(next) => {
+            setExplicit(next);
+            setChosen(null);
+          }}
+          onChosen={setChosen}
+          chosen={keys.mode === 'explicit' ? keys.data : []}
+        />
       </Form>
     </div>
   );

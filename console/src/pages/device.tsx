@@ -41,7 +41,7 @@ function AskCode({ onCode }: { readonly onCode: (code: string) => void }) {
     <>
       <PageHead title={TITLE} lead="Enter the code of eight letters that the program shows." />
       <Form class="stack narrow" verb="Continue" primary work={work}>
-        {() => <Field label="Code" name="code" autocomplete="off" spellcheck={false} required autofocus />}
+        <Field label="Code" name="code" autocomplete="off" spellcheck={false} required autofocus />
       </Form>
     </>
   );

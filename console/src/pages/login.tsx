@@ -63,12 +63,8 @@ function PasswordForm({ onFactorNeeded }: { readonly onFactorNeeded: (first: Fir
   };
   return (
     <Form verb="Log in" primary work={work}>
-      {() => (
-        <>
-          <EmailField />
-          <Field label="Password" name="password" type="password" autocomplete="current-password" required />
-        </>
-      )}
+      <EmailField />
+      <Field label="Password" name="password" type="password" autocomplete="current-password" required />
     </Form>
   );
 }
@@ -106,21 +102,19 @@ function SecondFactor({ first, onBack }: { readonly first: FirstStep; readonly o
   return (
     <Gate title="Second factor">
       <Form verb="Log in" primary work={byCode}>
-        {() =>
-          recovery ? (
-            <Field
-              key="recovery"
-              label="Recovery code"
-              name="code"
-              autocomplete="off"
-              spellcheck={false}
-              required
-              autofocus
-            />
-          ) : (
-            <AppCodeField key="totp" label="Code of your authenticator app" />
-          )
-        }
+        {recovery ? (
+          <Field
+            key="recovery"
+            label="Recovery code"
+            name="code"
+            autocomplete="off"
+            spellcheck={false}
+            required
+            autofocus
+          />
+        ) : (
+          <AppCodeField key="totp" label="Code of your authenticator app" />
+        )}
       </Form>
       <div class="stack or">
         {passkeyProblem() === null && (

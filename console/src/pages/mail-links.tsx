@@ -96,15 +96,13 @@ function SendAgain({ email }: { readonly email: string }) {
       }
     >
       <Form class="stack narrow" verb="Send it again" work={work}>
-        {() => (
-          <Field
-            label="Your password"
-            name="password"
-            type="password"
-            autocomplete="current-password"
-            required
-          />
-        )}
+        <Field
+          label="Your password"
+          name="password"
+          type="password"
+          autocomplete="current-password"
+          required
+        />
       </Form>
     </Section>
   );
@@ -130,7 +128,7 @@ function TokenPage({ verb, token, work, ...head }: Props) {
         primary
         work={(form) => work(tokenIn(String(form.get('token'))))}
       >
-        {() => <TokenField token={known} />}
+        <TokenField token={known} />
       </Form>
     </>
   );
@@ -174,12 +172,8 @@ function Ask({ onSent }: { readonly onSent: () => void }) {
   };
   return (
     <Form verb="Send the mail" primary work={work}>
-      {() => (
-        <>
-          <p>If the address has an account, a mail with a link goes there. The link works for an hour.</p>
-          <EmailField />
-        </>
-      )}
+      <p>If the address has an account, a mail with a link goes there. The link works for an hour.</p>
+      <EmailField />
     </Form>
   );
 }
@@ -198,17 +192,13 @@ function SetPassword({ token }: { readonly token: string }) {
   };
   return (
     <Form verb="Set the password" primary work={work}>
-      {() => (
-        <>
-          <TokenField token={token} />
-          <NewPasswordField label="New password" name="new_password" />
-          <Checkbox
-            label="Also remove API keys, SSH keys and second factors"
-            name="revoke_all"
-            hint="Choose this if somebody else may have used the account. All sessions end in any case."
-          />
-        </>
-      )}
+      <TokenField token={token} />
+      <NewPasswordField label="New password" name="new_password" />
+      <Checkbox
+        label="Also remove API keys, SSH keys and second factors"
+        name="revoke_all"
+        hint="Choose this if somebody else may have used the account. All sessions end in any case."
+      />
     </Form>
   );
 }

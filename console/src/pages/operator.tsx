@@ -3,7 +3,6 @@
  * nothing: changes are commands on the server.
  */
 
-import { useEffect } from 'preact/hooks';
 import type {
   OperatorFinding,
   OperatorHost,
@@ -19,7 +18,7 @@ import { Loaded, PageHead, Section } from '../ui/page.tsx';
 import { ListTable } from '../ui/table.tsx';
 import { Time } from '../ui/time.tsx';
 import { useAction } from '../use-action.ts';
-import { useList, useQuery } from '../use-query.ts';
+import { useList, useQuery, useReloads } from '../use-query.ts';
 
 export function OperatorPage() {
   const status = useQuery('operator', () => call('getOperatorStatus', {}));
@@ -105,11 +104,7 @@ function Hosts() {
   const list = useList('operator hosts', (query) =>
     call('listOperatorHosts', { query: { limit: 100, ...query } }),
   );
-  const { reload } = list;
-  useEffect(() => {
-    const timer = setInterval(() => void (document.hidden || reload()), EVERY_MS);
-    return () => clearInterval(timer);
-  }, [reload]);
+  useReloads(list.reload, EVERY_MS);
   return (
     <Section
       title="Hosts"

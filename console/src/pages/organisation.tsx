@@ -54,31 +54,25 @@ function Settings() {
     <Section title="Settings">
       <div class="panel columns">
         <Form verb="Rename" edits work={rename} reason={whyNoLead()}>
-          {(issues) => (
-            <Field
-              label="Name"
-              name="name"
-              required
-              maxLength={100}
-              disabled={!leads()}
-              defaultValue={org.value?.name ?? ''}
-              issue={issues['name']}
-            />
-          )}
+          <Field
+            label="Name"
+            name="name"
+            required
+            maxLength={100}
+            disabled={!leads()}
+            defaultValue={org.value?.name ?? ''}
+          />
         </Form>
         <Form verb="Change" edits work={bill} reason={bills ? undefined : whyNoLead()}>
-          {(issues) => (
-            <Field
-              label="Billing address"
-              name="email"
-              type="text"
-              inputMode="email"
-              required
-              disabled={!bills}
-              defaultValue={org.value?.billing_email ?? ''}
-              issue={issues['email']}
-            />
-          )}
+          <Field
+            label="Billing address"
+            name="email"
+            type="text"
+            inputMode="email"
+            required
+            disabled={!bills}
+            defaultValue={org.value?.billing_email ?? ''}
+          />
         </Form>
       </div>
     </Section>
@@ -93,9 +87,7 @@ function CreateOrganisation({ onClose }: { readonly onClose: () => void }) {
   };
   return (
     <FormDialog title="New organisation" verb="Create" onClose={onClose} work={work}>
-      {(issues) => (
-        <Field label="Name" name="name" required autofocus maxLength={100} issue={issues['name']} />
-      )}
+      <Field label="Name" name="name" required autofocus maxLength={100} />
     </FormDialog>
   );
 }
@@ -244,14 +236,10 @@ function Invitations() {
   return (
     <Section title="Invitations" lead={LEADS[sendsMail() ? 'smtp' : 'files']}>
       <Form class="filter" verb="Invite" work={invite}>
-        {(issues) => (
-          <>
-            <Field label="E-mail" name="email" type="email" required issue={issues['email']} />
-            <Select label="Role" name="role" defaultValue={DEFAULT_ROLE}>
-              <RoleOptions />
-            </Select>
-          </>
-        )}
+        <Field label="E-mail" name="email" type="email" required />
+        <Select label="Role" name="role" defaultValue={DEFAULT_ROLE}>
+          <RoleOptions />
+        </Select>
       </Form>
       {made !== null && <InvitationLink invitation={made} onClose={() => setMade(null)} />}
       <ListTable

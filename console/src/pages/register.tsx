@@ -44,39 +44,25 @@ export function RegisterPage() {
       {invited && <p>Create an account with the invited address, or log in if you have one.</p>}
       {needs_invitation && <p>A new account needs an invitation. Open its link, or paste the link below.</p>}
       <Form verb="Create the account" primary work={work}>
-        {(issues) => (
-          <>
-            <Field
-              label="E-mail"
-              name="email"
-              type="email"
-              autocomplete="username"
-              required
-              autofocus
-              issue={issues['email']}
-            />
-            <Field
-              label="Name"
-              name="name"
-              autocomplete="name"
-              maxLength={100}
-              hint="Optional: what others see beside your address"
-              issue={issues['name']}
-            />
-            <NewPasswordField label="Password" name="password" issue={issues['password']} />
-            {invited && <input type="hidden" name="invitation_token" value={token} />}
-            {needs_invitation && (
-              <Field
-                label="Invitation link"
-                name="invitation_token"
-                autocomplete="off"
-                spellcheck={false}
-                required
-                hint="Or only the token at its end: berth_mail_…"
-                issue={issues['invitation_token']}
-              />
-            )}
-          </>
+        <Field label="E-mail" name="email" type="email" autocomplete="username" required autofocus />
+        <Field
+          label="Name"
+          name="name"
+          autocomplete="name"
+          maxLength={100}
+          hint="Optional: what others see beside your address"
+        />
+        <NewPasswordField label="Password" name="password" />
+        {invited && <input type="hidden" name="invitation_token" value={token} />}
+        {needs_invitation && (
+          <Field
+            label="Invitation link"
+            name="invitation_token"
+            autocomplete="off"
+            spellcheck={false}
+            required
+            hint="Or only the token at its end: berth_mail_…"
+          />
         )}
       </Form>
       <p class="gate-links">

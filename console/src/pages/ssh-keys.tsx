@@ -101,32 +101,21 @@ function AddKey({ taken, onClose, onAdded }: AddKeyProps) {
   };
   return (
     <FormDialog title="Add an SSH key" verb="Add" onClose={onClose} work={work} wide>
-      {(issues) => (
-        <>
-          <TextArea
-            label="Public key"
-            name="public_key"
-            rows={4}
-            required
-            autofocus
-            spellcheck={false}
-            placeholder="ssh-ed25519 AAAA… you@laptop"
-            hint={
-              <>
-                What <code>cat ~/.ssh/id_ed25519.pub</code> prints. Never the private key.
-              </>
-            }
-            issue={issues['public_key']}
-          />
-          <NameField
-            what="SSH key"
-            taken={taken}
-            optional
-            hint="Empty: the comment at the key’s end"
-            issue={issues['name']}
-          />
-        </>
-      )}
+      <TextArea
+        label="Public key"
+        name="public_key"
+        rows={4}
+        required
+        autofocus
+        spellcheck={false}
+        placeholder="ssh-ed25519 AAAA… you@laptop"
+        hint={
+          <>
+            What <code>cat ~/.ssh/id_ed25519.pub</code> prints. Never the private key.
+          </>
+        }
+      />
+      <NameField what="SSH key" taken={taken} optional hint="Empty: the comment at the key’s end" />
     </FormDialog>
   );
 }

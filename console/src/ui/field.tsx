@@ -9,19 +9,21 @@ export const FieldIssues = createContext<Issues>(NO_ISSUES);
 interface Common {
   readonly label: string;
   readonly hint?: ComponentChildren;
-  /** Default: the form's issue of the field with this name. */
-  readonly issue?: string | undefined;
 }
 
 interface Named {
   readonly name?: JSX.IntrinsicElements['input']['name'];
 }
 
-/** The texts of a field, with its issue. */
-function useTexts({ label, hint, issue, name }: Common & Named) {
+interface Texts extends Common {
+  readonly issue: string | undefined;
+}
+
+/** The texts of a field, with the form's issue of the field with this name. */
+function useTexts({ label, hint, name }: Common & Named): Texts {
   const issues = useContext(FieldIssues);
-  const found = issue ?? (typeof name === 'string' ? issues[name] : undefined);
-  return { label, issue: found, ...(hint === undefined ? {} : { hint }) };
+  const issue = typeof name === 'string' ? issues[name] : undefined;
+  return { label, issue, ...(hint === undefined ? {} : { hint }) };
 }
 
 function Around({
@@ -30,7 +32,7 @@ function Around({
   hint,
   issue,
   children,
-}: Common & { readonly id: string; readonly children: ComponentChildren }) {
+}: Texts & { readonly id: string; readonly children: ComponentChildren }) {
   return (
     <div class={issue === undefined ? 'field' : 'field wrong'}>
       <label for={id}>{label}</label>
@@ -49,7 +51,7 @@ function Around({
   );
 }
 
-function described(id: string, { hint, issue }: Common) {
+function described(id: string, { hint, issue }: Texts) {
   if (issue !== undefined) return { 'aria-invalid': true, 'aria-describedby': `${id}-issue` } as const;
   return hint === undefined ? {} : { 'aria-describedby': `${id}-hint` };
 }
@@ -63,10 +65,10 @@ function useFocus<T extends HTMLElement>(wanted: boolean) {
   return element;
 }
 
-export function Field({ label, hint, issue, ...rest }: Common & JSX.IntrinsicElements['input']) {
+export function Field({ label, hint, ...rest }: Common & JSX.IntrinsicElements['input']) {
   const id = useId();
   const element = useFocus<HTMLInputElement>(rest.autofocus === true);
-  const common = useTexts({ label, hint, issue, name: rest.name });
+  const common = useTexts({ label, hint, name: rest.name });
   return (
     <Around id={id} {...common}>
       <input {...rest} ref={element} id={id} {...described(id, common)} />
@@ -74,9 +76,9 @@ export function Field({ label, hint, issue, ...rest }: Common & JSX.IntrinsicEle
   );
 }
 
-export function TextArea({ label, hint, issue, ...rest }: Common & JSX.IntrinsicElements['textarea']) {
+export function TextArea({ label, hint, ...rest }: Common & JSX.IntrinsicElements['textarea']) {
   const id = useId();
-  const common = useTexts({ label, hint, issue, name: rest.name });
+  const common = useTexts({ label, hint, name: rest.name });
   return (
     <Around id={id} {...common}>
       <textarea {...rest} id={id} {...described(id, common)} />
@@ -88,14 +90,13 @@ export function TextArea({ label, hint, issue, ...rest }: Common & JSX.Intrinsic
 export function Select({
   label,
   hint,
-  issue,
   children,
   defaultValue,
   ...rest
 }: Common & JSX.IntrinsicElements['select'] & { readonly defaultValue?: string }) {
   const id = useId();
   const element = useRef<HTMLSelectElement>(null);
-  const common = useTexts({ label, hint, issue, name: rest.name });
+  const common = useTexts({ label, hint, name: rest.name });
   // Preact has no `defaultValue` of a select. After each rendering, because options may come later.
   useLayoutEffect(() => {
     if (defaultValue === undefined) return;
@@ -113,7 +114,13 @@ export function Select({
   );
 }
 
-interface CheckboxProps extends Omit<Common, 'issue'> {
+/** The form's issue of a group of boxes, which are no field with a text of its own. */
+export function GroupIssue({ name }: { readonly name: string }) {
+  const issue = useContext(FieldIssues)[name];
+  return issue === undefined ? null : <p class="issue">{issue}</p>;
+}
+
+interface CheckboxProps extends Common {
   readonly name: string;
   readonly defaultChecked?: boolean;
 }
@@ -147,7 +154,6 @@ interface Props {
   readonly placeholder?: string;
   readonly hint?: string;
   readonly optional?: boolean;
-  readonly issue?: string | undefined;
 }
 
 /** The name of a new thing. It warns of a name in use, because people and commands can then not tell the two apart. */

@@ -8,16 +8,14 @@ import { Field, FieldIssues } from './field.tsx';
 import { Failure } from './page.tsx';
 import { failureOf, focusFirstIssue, type Issues, issuesOf, NO_ISSUES } from './validity.ts';
 
-export type { Issues } from './validity.ts';
-
 /** @param form the values by field name @param element to reset it afterwards */
 type FormWork = (form: FormData, element: HTMLFormElement) => Promise<void>;
 
 interface CommonFormProps {
   readonly work: FormWork;
   readonly verb: string;
-  /** Includes the errors of single fields, by name. */
-  readonly children: (issues: Issues) => ComponentChildren;
+  /** Its fields show their own issues. */
+  readonly children: ComponentChildren;
 }
 
 function useForm(work: FormWork, onDone?: () => void) {
@@ -87,7 +85,7 @@ export function Form({
   const is_same = edits && !is_edited;
   return (
     <form {...form} class={rest.class ?? 'stack'}>
-      <FieldIssues.Provider value={issues}>{children(issues)}</FieldIssues.Provider>
+      <FieldIssues.Provider value={issues}>{children}</FieldIssues.Provider>
       <div class="form-end">
         <Failure text={error} />
         <Button
@@ -161,7 +159,7 @@ export function FormDialog({ work, verb, title, onClose, onDone = onClose, child
     <Dialog title={title} onClose={onClose} wide={rest.wide ?? false} busy={kept}>
       <form {...form}>
         <div class="dialog-body">
-          <FieldIssues.Provider value={issues}>{children(issues)}</FieldIssues.Provider>
+          <FieldIssues.Provider value={issues}>{children}</FieldIssues.Provider>
         </div>
         <DialogActions>
           <Failure text={error} />
@@ -196,22 +194,18 @@ interface Props {
 export function ConfirmDialog({ children, word, harmless = false, ...rest }: Props) {
   return (
     <FormDialog {...rest} danger={!harmless}>
-      {() => (
-        <>
-          {children}
-          {word !== undefined && (
-            <Field
-              label={`Type ${word} to confirm`}
-              name="confirmation"
-              required
-              pattern={literally(word)}
-              title={`Type exactly ${word}`}
-              autocomplete="off"
-              spellcheck={false}
-              autofocus
-            />
-          )}
-        </>
+      {children}
+      {word !== undefined && (
+        <Field
+          label={`Type ${word} to confirm`}
+          name="confirmation"
+          required
+          pattern={literally(word)}
+          title={`Type exactly ${word}`}
+          autocomplete="off"
+          spellcheck={false}
+          autofocus
+        />
       )}
     </FormDialog>
   );

@@ -45,30 +45,26 @@ export function LogFilter({ type, value, onChange }: Props) {
       work={async (form) => onChange(valuesOf(form))}
       aside={Object.keys(value).length > 0 && <Button onClick={clear}>Clear</Button>}
     >
-      {() => (
+      {type}
+      <Field label="By" name="actor" placeholder="E-mail, service account or id" spellcheck={false} />
+      <Select
+        label="Time"
+        name="range"
+        value={range}
+        onChange={({ currentTarget }) => setRange(currentTarget.value)}
+      >
+        <option value="">Any time</option>
+        {RANGES.map(([seconds, label]) => (
+          <option key={seconds} value={seconds}>
+            {label}
+          </option>
+        ))}
+        <option value={BETWEEN}>Between …</option>
+      </Select>
+      {range === BETWEEN && (
         <>
-          {type}
-          <Field label="By" name="actor" placeholder="E-mail, service account or id" spellcheck={false} />
-          <Select
-            label="Time"
-            name="range"
-            value={range}
-            onChange={({ currentTarget }) => setRange(currentTarget.value)}
-          >
-            <option value="">Any time</option>
-            {RANGES.map(([seconds, label]) => (
-              <option key={seconds} value={seconds}>
-                {label}
-              </option>
-            ))}
-            <option value={BETWEEN}>Between …</option>
-          </Select>
-          {range === BETWEEN && (
-            <>
-              <Field label="Since" name="since" type="datetime-local" />
-              <Field label="Until" name="until" type="datetime-local" />
-            </>
-          )}
+          <Field label="Since" name="since" type="datetime-local" />
+          <Field label="Until" name="until" type="datetime-local" />
         </>
       )}
     </Form>

@@ -24,24 +24,20 @@ export function SudoDialog() {
         await berth.call('grantSudo', { body: { password: String(form.get('password')) } });
       }}
     >
-      {() => (
-        <>
-          <p>This needs your password. You are not asked again for five minutes.</p>
-          <input type="hidden" name="username" autocomplete="username" value={user.value?.email ?? ''} />
-          <Field
-            label="Password"
-            name="password"
-            type="password"
-            autocomplete="current-password"
-            required
-            autofocus
-          />
-          {user.value?.oidc_login && (
-            <p>
-              <Button onClick={() => void attempt(confirmAtProvider)}>Or log in at {providerName()}</Button>
-            </p>
-          )}
-        </>
+      <p>This needs your password. You are not asked again for five minutes.</p>
+      <input type="hidden" name="username" autocomplete="username" value={user.value?.email ?? ''} />
+      <Field
+        label="Password"
+        name="password"
+        type="password"
+        autocomplete="current-password"
+        required
+        autofocus
+      />
+      {user.value?.oidc_login && (
+        <p>
+          <Button onClick={() => void attempt(confirmAtProvider)}>Or log in at {providerName()}</Button>
+        </p>
       )}
     </FormDialog>
   );
@@ -57,12 +53,10 @@ function ProviderDialog() {
       onClose={() => answerSudo(false)}
       work={confirmAtProvider}
     >
-      {() => (
-        <p>
-          This needs a new login at {providerName()}. You then come back to this page, and repeat what you
-          did. You are not asked again for five minutes.
-        </p>
-      )}
+      <p>
+        This needs a new login at {providerName()}. You then come back to this page, and repeat what you did.
+        You are not asked again for five minutes.
+      </p>
     </FormDialog>
   );
 }

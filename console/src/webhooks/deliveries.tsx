@@ -10,7 +10,7 @@ import { Empty, Failure, Loaded, Section } from '../ui/page.tsx';
 import { ListTable } from '../ui/table.tsx';
 import { Time } from '../ui/time.tsx';
 import { useAction } from '../use-action.ts';
-import { useList, useQuery } from '../use-query.ts';
+import { useList, useQuery, useReloads } from '../use-query.ts';
 
 const EVERY_MS = 3_000;
 type Status = WebhookDelivery['status'];
@@ -32,11 +32,7 @@ export function Deliveries({ webhook, sent }: { readonly webhook: Webhook; reado
   const { reload } = list;
   const pending = list.data?.some((each) => each.status === 'pending') ?? false;
   useEffect(() => void reload(), [sent]);
-  useEffect(() => {
-    if (!pending) return undefined;
-    const timer = setInterval(() => void reload(), EVERY_MS);
-    return () => clearInterval(timer);
-  }, [pending, reload]);
+  useReloads(reload, pending ? EVERY_MS : null);
   return (
     <Section
       title="Deliveries"
@@ -121,11 +117,7 @@ function DeliveryDialog({ webhook, delivery, onClose, onSent }: DeliveryDialogPr
   const path = { id: webhook.id, delivery_id: delivery.id };
   const query = useQuery(`delivery ${delivery.id}`, () => call('getWebhookDelivery', { path }));
   const { data, reload } = query;
-  useEffect(() => {
-    if (data?.status !== 'pending') return undefined;
-    const timer = setInterval(() => void reload(), EVERY_MS);
-    return () => clearInterval(timer);
-  }, [data?.status, reload]);
+  useReloads(reload, data?.status === 'pending' ? EVERY_MS : null);
   const sending = useAction(async () => {
     await call('redeliverWebhookDelivery', { path, body: {} });
     await reload();

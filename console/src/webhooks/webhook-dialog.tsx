@@ -1,7 +1,7 @@
 /** Creates or changes a webhook; its status in words, and the types of events that it can get. */
 import { useState } from 'preact/hooks';
 import type { CreateWebhookRequest, EventType, Webhook } from '../../../client/src/berth.ts';
-import { Field } from '../ui/field.tsx';
+import { Field, GroupIssue } from '../ui/field.tsx';
 import { FormDialog } from '../ui/form.tsx';
 
 interface Props {
@@ -26,63 +26,57 @@ export function WebhookDialog({ of, onClose, work }: Props) {
       work={send}
       wide
     >
-      {(issues) => (
-        <>
-          <Field
-            label="Name"
-            name="name"
-            required
-            autofocus
-            maxLength={100}
-            defaultValue={of?.name ?? ''}
-            placeholder="deploy bot"
-            issue={issues['name']}
-          />
-          <Field
-            label="URL"
-            name="url"
-            type="url"
-            required
-            maxLength={2048}
-            defaultValue={of?.url ?? ''}
-            placeholder="https://hooks.example.org/berth"
-            hint="An https URL with a public address"
-            issue={issues['url']}
-          />
-          <fieldset class="choice">
-            <legend>Events</legend>
-            <label>
-              <input type="radio" name="which" checked={all} onChange={() => setAll(true)} />
-              <span>All types, also future ones</span>
-            </label>
-            <label>
-              <input type="radio" name="which" checked={!all} onChange={() => setAll(false)} />
-              <span>Only these types</span>
-            </label>
-            {!all && (
-              <div class="event-groups">
-                {EVENT_GROUPS.map(({ name, types }) => (
-                  <fieldset key={name}>
-                    <legend>{name}</legend>
-                    {types.map((type) => (
-                      <label key={type}>
-                        <input
-                          type="checkbox"
-                          name="event"
-                          value={type}
-                          defaultChecked={of?.events.includes(type) ?? false}
-                        />
-                        <code>{type}</code>
-                      </label>
-                    ))}
-                  </fieldset>
+      <Field
+        label="Name"
+        name="name"
+        required
+        autofocus
+        maxLength={100}
+        defaultValue={of?.name ?? ''}
+        placeholder="deploy bot"
+      />
+      <Field
+        label="URL"
+        name="url"
+        type="url"
+        required
+        maxLength={2048}
+        defaultValue={of?.url ?? ''}
+        placeholder="https://hooks.example.org/berth"
+        hint="An https URL with a public address"
+      />
+      <fieldset class="choice">
+        <legend>Events</legend>
+        <label>
+          <input type="radio" name="which" checked={all} onChange={() => setAll(true)} />
+          <span>All types, also future ones</span>
+        </label>
+        <label>
+          <input type="radio" name="which" checked={!all} onChange={() => setAll(false)} />
+          <span>Only these types</span>
+        </label>
+        {!all && (
+          <div class="event-groups">
+            {EVENT_GROUPS.map(({ name, types }) => (
+              <fieldset key={name}>
+                <legend>{name}</legend>
+                {types.map((type) => (
+                  <label key={type}>
+                    <input
+                      type="checkbox"
+                      name="event"
+                      value={type}
+                      defaultChecked={of?.events.includes(type) ?? false}
+                    />
+                    <code>{type}</code>
+                  </label>
                 ))}
-              </div>
-            )}
-            {issues['events'] !== undefined && <p class="issue">{issues['events']}</p>}
-          </fieldset>
-        </>
-      )}
+              </fieldset>
+            ))}
+          </div>
+        )}
+        <GroupIssue name="events" />
+      </fieldset>
     </FormDialog>
   );
 }

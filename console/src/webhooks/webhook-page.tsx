@@ -180,28 +180,24 @@ const RANGES: readonly (readonly [hours: number, label: string])[] = [
 /** Sends the events since a time again, also those that a disabled webhook missed. */
 function ReplayDialog({ webhook: { id, name }, onClose, onSent }: ReplayDialogProps) {
   const send = async (form: FormData) => {
-    const since = new Date(Date.now() - Number(form.get('hours')) * HOUR_MS).toISOString();
+    const since = new Date(Date.now() - Number(form.get('since')) * HOUR_MS).toISOString();
     const { count } = await call('replayWebhook', { path: { id }, body: { since } });
     tell('good', count === 0 ? 'There is no event to send.' : `Sending ${plural(count, 'event')} again.`);
     onSent();
   };
   return (
     <FormDialog title={`Replay events to ${name}`} verb="Replay" onClose={onClose} work={send}>
-      {(issues) => (
-        <>
-          <p>
-            Sends every event of the chosen time again that this webhook asks for, in order, also those that
-            it missed while it was disabled. Your server recognises repeated events by their webhook-id.
-          </p>
-          <Select label="Events of" name="hours" defaultValue="24" issue={issues['since']}>
-            {RANGES.map(([hours, label]) => (
-              <option key={hours} value={hours}>
-                {label}
-              </option>
-            ))}
-          </Select>
-        </>
-      )}
+      <p>
+        Sends every event of the chosen time again that this webhook asks for, in order, also those that it
+        missed while it was disabled. Your server recognises repeated events by their webhook-id.
+      </p>
+      <Select label="Events of" name="since" defaultValue="24">
+        {RANGES.map(([hours, label]) => (
+          <option key={hours} value={hours}>
+            {label}
+          </option>
+        ))}
+      </Select>
     </FormDialog>
   );
 }
