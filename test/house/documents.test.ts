@@ -106,6 +106,27 @@ test('every file of code that a document for developers names without its folder
   assert.deepEqual(missing, []);
 });
 
+test('every file of code that a comment names in backticks exists', () => {
+  const files = [
+    'src',
+    'client',
+    'test',
+    'bench',
+    'site',
+    'console',
+    'python',
+    'guest',
+    'adapters',
+    'bin',
+  ].flatMap((folder) => filesBelow(folder, ['.ts', '.tsx', '.sh', '.sql', '.pl', '.py']));
+  const missing = files.flatMap((path) =>
+    [...read(path).matchAll(/`((?:[\w-]+\/)*[\w-]+\.(?:ts|tsx|pl))`/g)]
+      .filter(([, name = '']) => !files.some((each) => each === name || each.endsWith(`/${name}`)))
+      .map(([, name]) => `${path}: ${name}`),
+  );
+  assert.deepEqual(missing, []);
+});
+
 /** The titles that a document quotes behind a test's path: `test/….test.ts`: “title”†, “another …”. */
 const QUOTED_TITLES =
   /`((?:test|src|bench)\/[\w./-]+\.test\.ts)`(?:†?: ((?:“[^”]+”(?: \([^)]*\))?†?(?:, )?)+))?/g;

@@ -82,7 +82,7 @@ const FEATURES: Record<string, readonly string[]> = {
   db: [],
   tasks: ['db'],
   // Who calls, and what they may: the kit asks these features.
-  http: ['audit', 'context', 'db', 'identity', 'mcp', 'organisations', 'pages', 'vms'],
+  http: ['audit', 'context', 'db', 'identity', 'organisations'],
   'api-keys': ['organisations', 'ssh-keys'],
   audit: [],
   disks: ['instances', 'secrets', 'usage', 'vms'],
@@ -93,7 +93,7 @@ const FEATURES: Record<string, readonly string[]> = {
   fleet: ['disks', 'images', 'instances', 'mail', 'monitoring', 'notifications', 'organisations', 'vms'],
   identity: ['api-keys', 'audit', 'mail', 'organisations', 'ssh-keys'],
   images: ['fleet'],
-  instances: ['disks', 'images', 'organisations', 'secrets', 'ssh-keys', 'usage'],
+  instances: ['disks', 'images', 'organisations', 'secrets', 'ssh-keys', 'usage', 'vms'],
   mail: [],
   mcp: [],
   notifications: ['mail'],

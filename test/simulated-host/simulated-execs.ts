@@ -1,5 +1,5 @@
 /**
- * The execs of a simulated guest, and the streams to their readers in the frames of `protocol/exec-stream.ts`. All of it is in
+ * The execs of a simulated guest, and the streams to their readers in the frames of `protocol/exec-types.ts`. All of it is in
  * memory: what has ended stays until the simulator ends, and its output up to a bound. An exec never waits for a slow reader.
  */
 import { once } from 'node:events';

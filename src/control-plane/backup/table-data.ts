@@ -170,7 +170,7 @@ async function sequences(client: pg.Client, tables: readonly DataTable[]): Promi
   return saved;
 }
 
-// Loads the rows that `dump-data.ts` wrote into empty tables, in one transaction.
+// Loads the rows that were saved into empty tables, in one transaction.
 
 const BATCH_ROWS = 1_000;
 const BATCH_CHARACTERS = 1024 * 1024;

@@ -8,9 +8,6 @@ import { peek, principalOf } from '../http/access.ts';
 import { type App, mutate, requireMatch, setEtag } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import {
-  Consistency,
-  GenerationNumber,
-  Instance,
   InstanceParams,
   idOf,
   named,
@@ -26,6 +23,7 @@ import { changeGeneration, restoreInstance } from '../instances/change-instance.
 import { forkInstance } from '../instances/create-instance.ts';
 import { generationView, instanceView } from '../instances/model.ts';
 import { DnsLabel, instanceId } from '../instances/routes.ts';
+import { Consistency, GenerationNumber, Instance } from '../instances/schemas.ts';
 import { findInstance } from '../instances/store.ts';
 import { inheritSecrets, requireSecretsWrite } from '../secrets/change-secrets.ts';
 import { listGenerations } from './generation-store.ts';

@@ -1,4 +1,4 @@
-/** Files of a running VM: list, delete, move, new folders. `file-content.ts` has their content. */
+/** Files of a running VM: list, delete, move, new folders. `content-routes.ts` has their content. */
 import { Type } from 'typebox';
 import type { InstanceId } from '../../shared/ids.ts';
 import type { AppContext } from '../context.ts';

@@ -8,7 +8,7 @@
  * Invariants: each call goes to its agent once, so a command never runs twice; number and time are bounded; nothing of a
  * call is kept after its caller has disconnected; a call that is not pulled or taken within 5 s fails, and so does one that
  * is not passed on within 5 s after it was pulled; no call and no stream outlives the silence of its host's agent
- * (`host-silence.ts`), except connections to TCP ports, which wait as TCP does.
+ * (`HostSilence`), except connections to TCP ports, which wait as TCP does.
  */
 
 import { randomUUID } from 'node:crypto';

@@ -32,7 +32,7 @@ export class ComponentSchemas {
   }
 
   #refer(given: SchemaObject, is_answer: boolean): SchemaObject {
-    // The document's examples are those of whole bodies (`example.ts`).
+    // The document's examples are those of whole bodies (`exampleOf`).
     const { title, examples: _, ...rest } = given;
     const schema = bounded(this.#descend(plain(rest), is_answer), is_answer);
     if (title === undefined) return schema;

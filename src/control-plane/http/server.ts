@@ -12,9 +12,10 @@ import { isId } from '../../shared/ids.ts';
 import { isLoopback } from '../../shared/networks.ts';
 import { traceContextOf, Work, type WorkOptions } from '../../shared/tracing.ts';
 import type { AppContext } from '../context.ts';
-import { MCP_PATH } from '../mcp/routes.ts';
-import { DOCS_PREFIX } from '../pages/docs.ts';
 import { EmptyBody } from './schemas.ts';
+
+export const DOCS_PREFIX = '/docs';
+export const MCP_PATH = '/mcp';
 
 /** For browsers. The pages of `/docs` have their own content policy. */
 const HEADERS = { 'x-content-type-options': 'nosniff', 'referrer-policy': 'no-referrer' };

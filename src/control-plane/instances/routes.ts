@@ -15,27 +15,21 @@ import {
 } from '../http/errors.ts';
 import { type App, mutate, requireMatch, setEtag } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
-import {
-  closed,
-  EgressAllow,
-  EgressModeSchema,
-  EmptyBody,
-  GenerationsKeep,
-  Instance,
-  InstanceParams,
-  Labels,
-  named,
-  nullable,
-  PlacementRequest,
-  pageOf,
-  pageQuery,
-  RestartPolicySchema,
-  VmStateSchema,
-} from '../http/schemas.ts';
+import { closed, EmptyBody, InstanceParams, named, nullable, pageOf, pageQuery } from '../http/schemas.ts';
 import { deleteSecrets } from '../secrets/store.ts';
 import { awaitGrowth, changeInstance, deleteInstance } from './change-instance.ts';
 import { createInstance } from './create-instance.ts';
 import { diskView, instanceView, vmView } from './model.ts';
+import {
+  EgressAllow,
+  EgressModeSchema,
+  GenerationsKeep,
+  Instance,
+  Labels,
+  PlacementRequest,
+  RestartPolicySchema,
+  VmStateSchema,
+} from './schemas.ts';
 import { findInstance, type InstanceChange, listInstances } from './store.ts';
 
 export const DnsLabel = Type.String({

@@ -1,6 +1,6 @@
 /**
  * `/mcp`: the Model Context Protocol over streamable HTTP, without sessions. Each request is served by itself: its tools call the
- * public API with its credential (`inner-fetch.ts`). Each message of a batch counts as a request. The SDK answers GET and DELETE,
+ * public API with its credential (`innerFetch`). Each message of a batch counts as a request. The SDK answers GET and DELETE,
  * which would be about sessions, with 405.
  */
 import type { Readable } from 'node:stream';
@@ -13,6 +13,7 @@ import { disconnectSignal } from '../http/connections.ts';
 import type { App } from '../http/mutate.ts';
 import { API_VERSION } from '../http/openapi-document.ts';
 import type { RateLimits } from '../http/rate-limits.ts';
+import { MCP_PATH } from '../http/server.ts';
 
 // `fetch` to this server's own API, in this process. A request takes the way of any other: authentication, scopes, rate limits,
 // audit, log. It carries the credential, the address and the trace of the request that it serves, and nothing else of it.
@@ -73,8 +74,6 @@ function bodyOf(stream: Readable, end: () => void): ReadableStream<Uint8Array> {
     cancel: end,
   });
 }
-
-export const MCP_PATH = '/mcp';
 
 export function registerMcp(app: App, { public_url, log }: AppContext, limits: RateLimits): void {
   app.route({

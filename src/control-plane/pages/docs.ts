@@ -10,10 +10,10 @@ import { promisify } from 'node:util';
 import { brotliCompress, constants, gzip } from 'node:zlib';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import type { AppContext } from '../context.ts';
+import { DOCS_PREFIX } from '../http/server.ts';
 import { type EncodedFile, type Encoding, encodingFor, sendEncoded, TOKENS } from './encoded-file.ts';
 import { referencePage } from './reference.ts';
 
-export const DOCS_PREFIX = '/docs';
 const REFERENCE = `${DOCS_PREFIX}/api`;
 
 /** Beside each page's text, the site has: search and copying by its script, images, and the search's index. */

@@ -9,7 +9,6 @@ import {
   closed,
   EXAMPLE_PUBLIC_KEY,
   Fingerprint,
-  HostKeySchema,
   InstanceParams,
   idOf,
   KeyType,
@@ -17,10 +16,10 @@ import {
   pageOf,
   pageQuery,
   pathIds,
-  SshAddress,
 } from '../http/schemas.ts';
 import { type KeySet, readKeySet, replaceKeys } from '../instances/change-instance.ts';
 import { instanceId } from '../instances/routes.ts';
+import { HostKeySchema, SshAddress } from '../instances/schemas.ts';
 import { findInstance } from '../instances/store.ts';
 import { connectionDetails } from '../vms/connection-details.ts';
 import { listMemberKeys } from './store.ts';

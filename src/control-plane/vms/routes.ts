@@ -6,19 +6,10 @@ import type { AppContext } from '../context.ts';
 import { principalOf } from '../http/access.ts';
 import { disconnectSignal } from '../http/connections.ts';
 import { type App, type Mutation, mutate, requireMatch, setEtag } from '../http/mutate.ts';
-import {
-  Consistency,
-  closed,
-  EmptyBody,
-  InstanceParams,
-  named,
-  nullable,
-  Time,
-  Vm,
-  wholeNumber,
-} from '../http/schemas.ts';
+import { closed, EmptyBody, InstanceParams, named, nullable, Time, wholeNumber } from '../http/schemas.ts';
 import { vmView } from '../instances/model.ts';
 import { instanceId } from '../instances/routes.ts';
+import { Consistency, Vm } from '../instances/schemas.ts';
 import { findInstance, type InstanceRow } from '../instances/store.ts';
 import { awaitReceipt, type BegunFlush, beginFlush, stillHolds } from './flush-vm.ts';
 import { resumeFailed } from './model.ts';

@@ -10,7 +10,7 @@
  *                                             └──power_off──▶ off ──save──▶ none ──report_stopped──▶ ended
  *   (any) ──process dies──▶ none ──report_died──▶ failed ──save_offline──▶ ended      (any) ──end_machine, remove──▶ gone
  *
- * Steps never overlap; a failed step is retried with backoff. `decide.ts` chooses the step, and says what interrupts it. Keys
+ * Steps never overlap; a failed step is retried with backoff. `next-step.ts` chooses the step, and says what interrupts it. Keys
  * are pushed beside the steps, because they must not wait for a long flush.
  */
 import { ControlPlaneUnavailable } from '../../protocol/client.ts';
