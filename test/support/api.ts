@@ -18,8 +18,8 @@ import { HostCalls, HostSilence } from '../../src/control-plane/fleet/host-calls
 import { ensureHost } from '../../src/control-plane/fleet/host-store.ts';
 import { noOthers } from '../../src/control-plane/fleet/peers.ts';
 import { claimRootKey } from '../../src/control-plane/fleet/root-key.ts';
-import type { InstanceBody, Vm } from '../../src/control-plane/instances/schemas.ts';
 import { hashToken } from '../../src/control-plane/identity/tokens.ts';
+import type { InstanceBody, Vm } from '../../src/control-plane/instances/schemas.ts';
 import { offerAddresses } from '../../src/control-plane/instances/ssh-address-store.ts';
 import { createInternalApp } from '../../src/control-plane/internal/app.ts';
 import type { Mail } from '../../src/control-plane/mail/send-mails.ts';

@@ -28,7 +28,7 @@ export interface GuestSecrets {
   readonly certificate: string;
 }
 
-/** Rises with every call, also across restarts of this process, per guest; as in `apply-keys.ts`. */
+/** Rises with every call, also across restarts of this process, per guest; as in `authorized-keys.ts`. */
 const last_sequences = new WeakMap<GuestAgent, number>();
 function nextSequence(agent: GuestAgent): number {
   const next = Math.max((last_sequences.get(agent) ?? 0) + 1, Date.now());
