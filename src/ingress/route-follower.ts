@@ -60,7 +60,7 @@ export class RouteFollower<Route> {
     const { ask, log } = this.#source;
     for (let failures = 0; !signal.aborted; ) {
       try {
-        const answer = await ask({ seen: this.#seen, changes_only: true }, signal);
+        const answer = await ask({ seen: this.#seen }, signal);
         failures = 0;
         await this.apply(answer);
       } catch (error) {
@@ -114,7 +114,7 @@ export class RouteFollower<Route> {
     try {
       for (;;) {
         const before = this.#answers;
-        const asked = { seen: this.#seen, changes_only: true, at_once: true };
+        const asked = { seen: this.#seen, at_once: true };
         const answer = await this.#source.ask(asked, bounded);
         // A poll was answered meanwhile, and may be newer than this.
         if (this.#answers !== before) continue;

@@ -79,16 +79,6 @@ export const HostCall = Type.Union([
 export type HostCall = Of<typeof HostCall>;
 
 /** Why there is no result: the VM does not run, its guest is silent or busy, nothing listens at the port, it is no longer kept, or another failure. */
-/** The first version of the protocol whose agents know a call, if it is not in all: an unknown one would spoil the answer to their poll. */
-export const CALL_SINCE: Readonly<Partial<Record<HostCall['kind'], number>>> = {
-  port: 3,
-  open_port: 3,
-  exec_start: 3,
-  exec_control: 3,
-  exec_stream: 3,
-  file: 3,
-};
-
 export const CallFailure = named('CallFailure', {
   code: oneOf(['not_running', 'guest_silent', 'busy', 'not_listening', 'gone', 'failed']),
   message: Text,

@@ -36,7 +36,7 @@ export const ControlPlanePlace = named('ControlPlanePlace', {
 export type ControlPlanePlace = Of<typeof ControlPlanePlace>;
 
 /** `protocol`: of the host's agent. */
-export const PeerTakeRequest = named('PeerTakeRequest', { host_id: HostId, protocol: whole(0, 999_999_999) });
+export const PeerTakeRequest = named('PeerTakeRequest', { host_id: HostId });
 export const PeerTakeResponse = named('PeerTakeResponse', { calls: listOf(PendingCall, CALLS_MAX) });
 export const PeerConfirmRequest = named('PeerConfirmRequest', {
   host_id: HostId,
@@ -79,8 +79,6 @@ export const CHANGED_MAX = 10_000;
 const ROUTES_ASKED = {
   /** The newest answer; null: none yet. */
   seen: nullable(Etag),
-  /** The caller understands answers with `changed`. One of the previous version does not. */
-  changes_only: Type.Optional(Type.Boolean()),
   /** Not held: the answer has every change that was committed before the call. */
   at_once: Type.Optional(Type.Boolean()),
 };

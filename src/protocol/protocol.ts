@@ -6,9 +6,15 @@ import type { Negotiated } from './client.ts';
 import { closed, named } from './schemas.ts';
 
 /** The version that this program speaks in every role. */
-export const AGENT_PROTOCOL = 3;
-/** The versions that a control plane understands. */
-export const PROTOCOLS: readonly number[] = [AGENT_PROTOCOL, AGENT_PROTOCOL - 1];
+export const AGENT_PROTOCOL = 1;
+/** The versions that a control plane understands: its own, and the one before. */
+export const PROTOCOLS = servedBy(AGENT_PROTOCOL);
+
+/** The versions that a control plane of this version serves; the first version has none before it. */
+export function servedBy(version: number): readonly number[] {
+  return version === 1 ? [1] : [version, version - 1];
+}
+
 /** On every request and answer: the sender's version. */
 export const PROTOCOL_HEADER = 'berth-agent-protocol';
 
@@ -19,11 +25,12 @@ export function protocolOf(headers: Readonly<Record<string, unknown>>): number {
 }
 
 /** Null when the version is served. */
-export function refusalOf(said: number): string | null {
-  if (PROTOCOLS.includes(said)) return null;
-  const ours = `The control plane speaks versions ${PROTOCOLS.join(' and ')} of the agent protocol`;
+export function refusalOf(said: number, served = PROTOCOLS): string | null {
+  if (served.includes(said)) return null;
+  const versions = `${served.length === 1 ? 'version' : 'versions'} ${served.join(' and ')}`;
+  const ours = `The control plane speaks ${versions} of the agent protocol`;
   if (said === 0) return `${ours}, and this host sent none. Upgrade Berth on this host.`;
-  const behind = said > Math.max(...PROTOCOLS) ? 'the control plane' : 'Berth on this host';
+  const behind = said > Math.max(...served) ? 'the control plane' : 'Berth on this host';
   return `${ours}, and this host speaks version ${said}. Upgrade ${behind}.`;
 }
 

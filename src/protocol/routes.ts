@@ -1,5 +1,5 @@
 /**
- * Every call of the internal API. Server, client and `openapi/agent-v3.json` use this one table. All calls are POST with a
+ * Every call of the internal API. Server, client and `openapi/agent-v1.json` use this one table. All calls are POST with a
  * JSON body.
  *
  * Compatibility: a control plane understands agents of its own version and of the previous one. So a new request field is

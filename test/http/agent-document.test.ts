@@ -11,7 +11,7 @@ import { untrustedText } from '../../src/shared/untrusted-text.ts';
 type Schema = Record<string, unknown>;
 const document = JSON.parse(agentDocument()) as { paths: Schema; components: { schemas: Schema } };
 
-test('openapi/agent-v3.json is what the schemas say (if not: node src/protocol/write-document.ts)', async () => {
+test('openapi/agent-v1.json is what the schemas say (if not: node src/protocol/write-document.ts)', async () => {
   assert.equal(await readFile(AGENT_DOCUMENT_PATH, 'utf8'), agentDocument());
 });
 

@@ -14,7 +14,7 @@ import {
   ProtocolRefused,
 } from '../../src/protocol/client.ts';
 import { CONSOLE_PROTOCOL, consoleStreamPath } from '../../src/protocol/host-calls.ts';
-import { AGENT_PROTOCOL, PROTOCOL_HEADER } from '../../src/protocol/protocol.ts';
+import { AGENT_PROTOCOL, PROTOCOL_HEADER, refusalOf, servedBy } from '../../src/protocol/protocol.ts';
 import { ROUTES } from '../../src/protocol/routes.ts';
 import { apiForFile } from '../support/api.ts';
 import { listenToRemoteHosts } from '../support/remote-hosts.ts';
@@ -47,8 +47,21 @@ async function beat(protocol: string | null) {
   return { status: answer.statusCode, theirs: answer.headers[PROTOCOL_HEADER], error };
 }
 
-test("agents of this and the previous version are served, and get the control plane's version", async () => {
-  for (const version of [AGENT_PROTOCOL, AGENT_PROTOCOL - 1]) {
+test('a control plane serves its own version and the one before, and no other', () => {
+  assert.deepEqual([servedBy(1), servedBy(2), servedBy(3)], [[1], [2, 1], [3, 2]]);
+  assert.deepEqual(
+    [4, 3, 2, 1].map((said) => refusalOf(said, servedBy(3))),
+    [
+      'The control plane speaks versions 3 and 2 of the agent protocol, and this host speaks version 4. Upgrade the control plane.',
+      null,
+      null,
+      'The control plane speaks versions 3 and 2 of the agent protocol, and this host speaks version 1. Upgrade Berth on this host.',
+    ],
+  );
+});
+
+test("an agent of each version that is served gets the control plane's version", async () => {
+  for (const version of servedBy(AGENT_PROTOCOL)) {
     const { status, theirs } = await beat(String(version));
     assert.deepEqual([status, theirs], [200, String(AGENT_PROTOCOL)]);
     assert.match(await listHosts(far.server), /^rack-2 +up/m);
@@ -56,13 +69,10 @@ test("agents of this and the previous version are served, and get the control pl
 });
 
 test('other versions are refused with an error that names both versions; berth host ls says so too, until the agent is updated', async () => {
-  const [newer, older] = [AGENT_PROTOCOL + 1, AGENT_PROTOCOL - 2];
-  const ours = `speaks versions ${AGENT_PROTOCOL} and ${AGENT_PROTOCOL - 1} of the agent protocol`;
+  const newer = AGENT_PROTOCOL + 1;
+  const ours = `speaks version ${AGENT_PROTOCOL} of the agent protocol`;
   const cases = [
     [String(newer), `and this host speaks version ${newer}. Upgrade the control plane.`],
-    ...(older > 0
-      ? [[String(older), `and this host speaks version ${older}. Upgrade Berth on this host.`]]
-      : []),
     ['1000000000', 'and this host sent none. Upgrade Berth on this host.'],
     ['two', 'and this host sent none. Upgrade Berth on this host.'],
     [null, 'and this host sent none. Upgrade Berth on this host.'],

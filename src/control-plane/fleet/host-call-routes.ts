@@ -8,7 +8,7 @@ import type { FastifyInstance } from 'fastify';
 import type { TSchema } from 'typebox';
 import { POLL_HOLD_MS } from '../../protocol/client.ts';
 import { type CallAnswer, CONSOLE_PROTOCOL, consoleStreamPath } from '../../protocol/host-calls.ts';
-import { AGENT_PROTOCOL, PROTOCOL_HEADER, protocolOf, refusalBody } from '../../protocol/protocol.ts';
+import { AGENT_PROTOCOL, PROTOCOL_HEADER, refusalBody } from '../../protocol/protocol.ts';
 import { type AgentRoute, ROUTES } from '../../protocol/routes.ts';
 import type { Of } from '../../protocol/schemas.ts';
 import { AppError, RETRY_LATER_S } from '../../shared/errors.ts';
@@ -31,8 +31,8 @@ export function registerPeers(
   app: FastifyInstance,
   { host_calls }: Pick<InternalContext, 'host_calls'>,
 ): void {
-  servePeer(app, ROUTES.peerTake, ({ host_id, protocol }) => ({
-    calls: host_calls.pick(host_id, protocol, 'pulled'),
+  servePeer(app, ROUTES.peerTake, ({ host_id }) => ({
+    calls: host_calls.pick(host_id, 'pulled'),
   }));
   servePeer(app, ROUTES.peerConfirm, ({ host_id, call_ids }) => {
     host_calls.confirm(host_id, call_ids);
@@ -84,10 +84,9 @@ export function registerHostCalls(
     readonly far: boolean;
   },
 ): void {
-  serve(app, ROUTES.calls, async ({ host: { id }, body, request, reply }) => {
+  serve(app, ROUTES.calls, async ({ host: { id }, body, reply }) => {
     if (body.fresh) await host_calls.failAllTaken(id);
-    const protocol = protocolOf(request.headers);
-    const calls = await host_calls.take(id, POLL_HOLD_MS, disconnectSignal(reply), protocol);
+    const calls = await host_calls.take(id, POLL_HOLD_MS, disconnectSignal(reply));
     reply.raw.once('finish', () => {
       host_calls
         .passed(id, calls)

@@ -2,7 +2,6 @@ import assert from 'node:assert/strict';
 import { Duplex } from 'node:stream';
 import { test } from 'node:test';
 import { CALLS_MAX, type HostCall } from '../../protocol/host-calls.ts';
-import { AGENT_PROTOCOL } from '../../protocol/protocol.ts';
 import { type HostId, newId } from '../../shared/ids.ts';
 import { HostCalls } from './host-calls.ts';
 import { askerOf, newCallId, noOthers } from './peers.ts';
@@ -78,27 +77,6 @@ test('a poll takes no more than fits into an answer; the next polls take the res
   await ended;
 });
 
-test('an agent of the previous version never gets a call that it does not know, and its caller is told why', async () => {
-  const calls = new HostCalls();
-  const stream = { kind: 'exec_stream', instance_id: vm.instance_id, exec_id: newId('exec') } as const;
-  const asked = calls.open(
-    HOST,
-    { ...stream, offset: 0, follow: true, attached: false, input: false },
-    60_000,
-    never,
-  );
-  const told = assert.rejects(asked, /runs an older Berth, which cannot do this\. Upgrade Berth on the host/);
-  const ran = Promise.allSettled([calls.ask(HOST, exec(), 60_000, never)]);
-  const taken = await calls.take(HOST, 1_000, never, AGENT_PROTOCOL - 1);
-  assert.deepEqual(
-    taken.map(({ call }) => call.kind),
-    ['exec'],
-  );
-  await told;
-  calls.close();
-  await ran;
-});
-
 test('the id of a call is a UUID that names its control plane', () => {
   const random = '01234567-89ab-4cde-8f01-23456789abcd';
   const id = newCallId('fedcba987654', random);
@@ -116,8 +94,8 @@ test('a call that another control plane has pulled fails after 5 s, unless the h
     code: 'UNAVAILABLE',
     message: /took the call and then stopped\. It may have been carried out/,
   });
-  const pulled = calls.pick(HOST, AGENT_PROTOCOL, 'pulled');
-  assert.deepEqual([pulled.length, calls.pick(HOST, AGENT_PROTOCOL, 'pulled').length], [2, 0], 'each once');
+  const pulled = calls.pick(HOST, 'pulled');
+  assert.deepEqual([pulled.length, calls.pick(HOST, 'pulled').length], [2, 0], 'each once');
   const [, second] = pulled;
   calls.confirm(HOST, [second?.id ?? '']);
   t.mock.timers.tick(5_000);
@@ -141,7 +119,7 @@ test('the others are told of a call until one of them has it, and not when the h
   assert.equal(told.length, 1);
   t.mock.timers.tick(1_000);
   assert.equal(told.length, 2);
-  assert.equal(calls.pick(HOST, AGENT_PROTOCOL, 'pulled').length, 1);
+  assert.equal(calls.pick(HOST, 'pulled').length, 1);
   t.mock.timers.tick(3_000);
   assert.equal(told.length, 2);
   assert(taken);

@@ -15,14 +15,12 @@ import { randomUUID } from 'node:crypto';
 import { EventEmitter } from 'node:events';
 import type { Duplex } from 'node:stream';
 import {
-  CALL_SINCE,
   CALLS_MAX,
   type CallAnswer,
   type HostCall,
   type PendingCall,
   RESULTS,
 } from '../../protocol/host-calls.ts';
-import { AGENT_PROTOCOL } from '../../protocol/protocol.ts';
 import { fits } from '../../protocol/schemas.ts';
 import { AppError, type ErrorCode, RETRY_LATER_S } from '../../shared/errors.ts';
 import type { HostId } from '../../shared/ids.ts';
@@ -117,7 +115,6 @@ const TAKEN_BYTES = 8 * 1024 * 1024;
 /** The peers of TCP end one direction before the other. Any other stream is over once its host has ended its side. */
 const HALF_OPEN: ReadonlySet<HostCall['kind']> = new Set(['ssh', 'port']);
 
-const TOO_OLD = "The VM's host runs an older Berth, which cannot do this. Upgrade Berth on the host.";
 const NOT_TAKEN = {
   waiting: 'The host does not answer; it may be restarting. Nothing was begun.',
   pulled:
@@ -202,12 +199,7 @@ export class HostCalls {
   }
 
   /** Long poll of a host's agent: its waiting calls, here or elsewhere, or none after `hold_ms`. */
-  async take(
-    host_id: HostId,
-    hold_ms: number,
-    signal: AbortSignal,
-    protocol: number = AGENT_PROTOCOL,
-  ): Promise<PendingCall[]> {
+  async take(host_id: HostId, hold_ms: number, signal: AbortSignal): Promise<PendingCall[]> {
     const ended = AbortSignal.any([signal, this.#closing.signal, AbortSignal.timeout(hold_ms)]);
     let woken = false;
     let wake = () => {};
@@ -222,9 +214,9 @@ export class HostCalls {
         woken = false;
         // A disconnected agent gets nothing: its next poll takes the calls.
         if (signal.aborted) return [];
-        const mine = this.pick(host_id, protocol, 'taken');
+        const mine = this.pick(host_id, 'taken');
         if (mine.length > 0 || ended.aborted) return mine;
-        const theirs = await this.#others.take(host_id, protocol);
+        const theirs = await this.#others.take(host_id);
         if (theirs.length > 0) return theirs;
         if (woken || ended.aborted) continue;
         await new Promise<void>((resolve) => {
@@ -243,16 +235,12 @@ export class HostCalls {
     if (theirs.length > 0) await this.#others.confirm(host_id, theirs);
   }
 
-  /** The calls that wait here, as many as fit into an answer. Those that the host's version does not know fail. */
-  pick(host_id: HostId, protocol: number, state: 'pulled' | 'taken'): PendingCall[] {
+  /** The calls that wait here, as many as fit into an answer. */
+  pick(host_id: HostId, state: 'pulled' | 'taken'): PendingCall[] {
     const found: PendingCall[] = [];
     let bytes = 0;
     for (const each of this.#waiting.values()) {
       if (each.host_id !== host_id || each.state !== 'waiting') continue;
-      if ((CALL_SINCE[each.pending.call.kind] ?? 0) > protocol) {
-        each.answer({ error: { code: 'failed', message: TOO_OLD } });
-        continue;
-      }
       bytes += sizeOf(each.pending.call);
       if (found.length === CALLS_MAX || (found.length > 0 && bytes > TAKEN_BYTES)) break;
       each.state = state;

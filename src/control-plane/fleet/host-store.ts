@@ -134,7 +134,7 @@ export async function listLiveHosts(tx: Tx): Promise<LiveHost[]> {
     .where('removed_at', 'is', null)
     .orderBy('id')
     .execute();
-  // An earlier version stored facts without validating them.
+  // Another version may have stored other facts.
   return rows.flatMap(({ facts, ...row }) =>
     facts !== null && fits(HostFacts, facts) ? [{ ...row, facts }] : [],
   );
@@ -214,7 +214,7 @@ export async function listCandidates(
     left join host_org_use o on o.host_id = h.id and o.org_id = ${sought.org_id}
     where h.last_seen_at > now() - make_interval(secs => ${HOST_FRESH_SECONDS})
       and h.facts is not null and h.lost_at is null and h.removed_at is null
-      -- An earlier version stored facts without validating them.
+      -- Another version may have stored other facts.
       and jsonb_typeof(h.facts->'cpus') = 'number' and jsonb_typeof(h.facts->'memory_mib') = 'number'
       and (${only}::text is null or h.id = ${only})
     order by random()`.execute(tx);
@@ -265,8 +265,8 @@ export async function countUse(tx: Tx, vm_id: VmId, sign: 1 | -1): Promise<void>
 }
 
 /**
- * Counts the VMs of a host again, and says whether the counters were wrong. A control plane of the version before places VMs
- * without counting them. Every change of a VM's use takes the same lock, so none is missed.
+ * Counts the VMs of a host again, and says whether the counters were wrong. Every change of a VM's use takes the same lock, so
+ * none is missed.
  */
 export async function recountUse(tx: Tx, id: HostId): Promise<boolean> {
   await lockUse(tx, id);

@@ -123,7 +123,7 @@ async function failOne(db: Db, host: LeaseState, id: VmId, instance_id: Instance
   });
 }
 
-/** Corrects the counters of what VMs use, which a control plane of the version before does not keep. */
+/** Corrects the counters of what VMs use. A wrong one would refuse starts, or overload a host. */
 export async function recountHosts(db: Db, log: Log): Promise<void> {
   await eachInTurn(await listHostIds(db), async (host_id) => {
     const wrong = await transaction(db, (tx) => recountUse(tx, host_id));

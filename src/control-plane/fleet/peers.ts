@@ -45,7 +45,7 @@ export interface OtherControlPlanes {
   /** Calls `listener` when another tells so. */
   onTold(listener: (host_id: HostId) => void): void;
   /** Takes the calls that wait at the others, of which they have told. */
-  take(host_id: HostId, protocol: number): Promise<PendingCall[]>;
+  take(host_id: HostId): Promise<PendingCall[]>;
   /** Confirms that the host got calls of the others. */
   confirm(host_id: HostId, call_ids: readonly string[]): Promise<void>;
   /** Passes on the answer to another's call; false: its caller no longer waits. */
@@ -215,13 +215,13 @@ export class Peers implements OtherControlPlanes {
     });
   }
 
-  async take(host_id: HostId, protocol: number): Promise<PendingCall[]> {
+  async take(host_id: HostId): Promise<PendingCall[]> {
     for (const from of [...(this.#hints.get(host_id) ?? [])]) {
       // A hint that comes during the pull counts for the next one.
       this.#forget(host_id, from);
       try {
         const peer = await this.#peer(from);
-        const { calls = [] } = (await peer?.post(ROUTES.peerTake, { host_id, protocol })) ?? {};
+        const { calls = [] } = (await peer?.post(ROUTES.peerTake, { host_id })) ?? {};
         if (calls.length === 0) continue;
         this.#hintsOf(host_id).add(from);
         return [...calls];

@@ -82,7 +82,7 @@ async function openPort(
 }
 
 // Polls of ingresses for routes. A poll is answered with the routes that have changed since the last answer, or with all where those
-// are not known: the ingress is new here, or of the previous version, or notifications were lost.
+// are not known: the ingress is new here, or notifications were lost.
 //
 // An etag counts the notifications that this process has heard on one connection to PostgreSQL. It is taken before the routes are
 // read, so an answer may be newer than its etag, never older.
@@ -91,7 +91,6 @@ const CATCH_UP_MS = 500;
 
 interface Asked {
   readonly seen: string | null;
-  readonly changes_only?: boolean;
   readonly at_once?: boolean;
 }
 interface Answer<Route> {
@@ -114,7 +113,7 @@ export class RouteChanges {
     this.#forget();
     hub.listen(
       'routes',
-      // Without an id, as the previous version sends it: any route may have changed.
+      // Without an id, any route may have changed.
       (id) => (id === '' ? this.#forget() : this.#add(id as InstanceId)),
       () => this.#forget(),
     );
@@ -122,13 +121,13 @@ export class RouteChanges {
 
   /** `list` reads the routes of these instances; of all where it gets null. */
   async answer<Route>(
-    { seen, changes_only = false, at_once = false }: Asked,
+    { seen, at_once = false }: Asked,
     reply: FastifyReply,
     list: (only: readonly InstanceId[] | null) => Promise<Route[]>,
   ): Promise<Answer<Route>> {
     const read = async (): Promise<Answer<Route>> => {
       const etag = this.#etag;
-      const changed = changes_only ? this.#since(seen) : null;
+      const changed = this.#since(seen);
       if (changed === null) return { etag, routes: await list(null) };
       return { etag, changed, routes: changed.length === 0 ? [] : await list(changed) };
     };

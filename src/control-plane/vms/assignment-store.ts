@@ -118,8 +118,7 @@ async function assignedRows(tx: Tx, host_id: HostId) {
           'others.last_here',
           'v.guest_ran',
         ] as const),
-        // A control plane of the version before places VMs without a slot.
-        sql<number>`coalesce(s.slot, i.ssh_port)`.as('slot'),
+        sql<number>`s.slot`.as('slot'),
         sql<boolean>`i.host_keys is null`.as('host_key_new'),
         // Only a failed VM keeps a `stopped_at` while its stop is under way.
         sql<boolean>`v.guest_ran and v.stopped_at is not null and v.suspended_at is null`.as(
