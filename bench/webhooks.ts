@@ -72,7 +72,7 @@ async function run(context: BenchContext): Promise<readonly Measured[]> {
 /** The loop sends as many requests as a backlog has deliveries. The backlog has compiled the senders' code before. */
 async function warmUp({ bare, receiver, signal }: Stage): Promise<void> {
   const origins = receiver.origins.slice(0, BACKLOG_ENDPOINTS);
-  const in_flight = PARALLEL.fast.in_order * BACKLOG_ENDPOINTS;
+  const in_flight = PARALLEL.in_order * BACKLOG_ENDPOINTS;
   const loop = { origins, requests: BACKLOG, in_flight, headers: HEADERS, body: BODY };
   await receiver.count(BACKLOG, false, signal, async () => void (await bare.post(loop)));
 }
@@ -82,7 +82,7 @@ async function throughput(stage: Stage, endpoints: number): Promise<Measured> {
   const { delivery, receiver, bare, runs, signal, say } = stage;
   const origins = receiver.origins.slice(0, endpoints);
   const org_id = await delivery.organisation(origins);
-  const in_flight = PARALLEL.fast.in_order * endpoints;
+  const in_flight = PARALLEL.in_order * endpoints;
   const loop = { origins, requests: DELIVERIES, in_flight, headers: HEADERS, body: BODY };
   const values: number[] = [];
   const beside_values: number[] = [];
@@ -201,7 +201,7 @@ async function delayUnderLoad(stage: Stage, rate_per_second: number): Promise<Me
     const loop = {
       origins,
       requests: a_tick,
-      in_flight: PARALLEL.fast.in_order,
+      in_flight: PARALLEL.in_order,
       headers: HEADERS,
       body: BODY,
     };

@@ -61,8 +61,7 @@ import { registerVmExec } from './vms/exec-routes.ts';
 import { GuestStreams, isGuestStream } from './vms/guest-streams.ts';
 import { registerInstanceMetrics, registerVmMetrics } from './vms/metric-routes.ts';
 import { registerVm } from './vms/routes.ts';
-import { registerWebhookDeliveries } from './webhooks/delivery-routes.ts';
-import { registerWebhooks } from './webhooks/routes.ts';
+import { registerWebhookDeliveries, registerWebhooks } from './webhooks/routes.ts';
 
 const BODY_LIMIT_BYTES = 1024 * 1024;
 

@@ -15,7 +15,7 @@ import type { Mailbox } from './mail/store.ts';
 import type { RequestMetrics } from './monitoring/metrics.ts';
 import type { HttpEndpoint } from './ports/model.ts';
 import { secretSealer } from './secrets/seal-value.ts';
-import type { Outbound } from './webhooks/outbound/outbound.ts';
+import type { Outbound } from './webhooks/outbound.ts';
 
 /** The dependencies of the handlers, created once by the control plane's role. */
 export interface AppContext {

@@ -14,7 +14,7 @@ import { deleteExpiredAccess } from './ports/store.ts';
 import { deleteOldUsage } from './usage/store.ts';
 import { deleteExpiredTickets } from './vms/console-ticket-store.ts';
 import { deleteEndedFlushes } from './vms/flush-store.ts';
-import { pruneDeliveries } from './webhooks/sender-store.ts';
+import { pruneDeliveries } from './webhooks/store.ts';
 
 const PARTS: readonly ((db: Db) => Promise<unknown>)[] = [
   deleteEndedFlushes,

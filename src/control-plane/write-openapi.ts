@@ -15,7 +15,7 @@ import { openPool } from './db/pool.ts';
 import { diskKeys } from './disks/data-keys.ts';
 import { HostCalls } from './fleet/host-calls.ts';
 import { Mailbox } from './mail/store.ts';
-import { Outbound } from './webhooks/outbound/outbound.ts';
+import { Outbound } from './webhooks/outbound.ts';
 
 export const OPENAPI_PATH = join(import.meta.dirname, '..', '..', 'openapi', 'v1.json');
 /** Never connected. */

@@ -13,7 +13,7 @@ import { listInstances } from '../../src/control-plane/instances/store.ts';
 import { listHttpRoutes } from '../../src/control-plane/ports/store.ts';
 import { schedule } from '../../src/control-plane/schedule.ts';
 import { listRoutes } from '../../src/control-plane/vms/route-store.ts';
-import { listDueWebhooks } from '../../src/control-plane/webhooks/sender-store.ts';
+import { listDueWebhooks } from '../../src/control-plane/webhooks/store.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import { ownStore } from '../../src/object-store/store-mark.ts';
 import type { InstanceId, OrgId } from '../../src/shared/ids.ts';

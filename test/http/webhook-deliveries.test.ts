@@ -10,6 +10,7 @@ import {
   type DeliveryOut,
   deliveriesOf,
   happen,
+  makeProvenWebhook,
   makeWebhook,
   sendWebhooks,
   startRecorder,
@@ -94,7 +95,7 @@ describe('order', () => {
   test('an instance whose event hangs delays neither another instance nor events without one', async () => {
     const owner = await api.person();
     const receiver = await startRecorder();
-    await makeWebhook(api, owner, receiver.url, { events: ['vm.started'] });
+    await makeProvenWebhook(api, owner, receiver.url, { events: ['vm.started'] });
     const [stuck, free] = [await api.instance(owner), await api.instance(owner)];
     const release = receiver.hold(({ event }) => event.data['n'] === 1);
     const started = (n: number, instance_id?: InstanceId) =>

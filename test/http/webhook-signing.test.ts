@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { Webhook } from 'standardwebhooks';
-import { signature, signingKey } from '../../src/control-plane/webhooks/message.ts';
+import { signature, signingKey } from '../../src/control-plane/webhooks/attempt.ts';
 import { apiForFile } from '../support/api.ts';
 import {
   deliveriesOf,

@@ -14,7 +14,7 @@ import { type Db, openPool } from '../../src/control-plane/db/pool.ts';
 import { diskKeys } from '../../src/control-plane/disks/data-keys.ts';
 import { HostCalls } from '../../src/control-plane/fleet/host-calls.ts';
 import type { Mail } from '../../src/control-plane/mail/send-mails.ts';
-import { Outbound } from '../../src/control-plane/webhooks/outbound/outbound.ts';
+import { Outbound } from '../../src/control-plane/webhooks/outbound.ts';
 import { type ApiKeyId, newId, type OrgId, type ServiceAccountId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';
 import { Sealer } from '../../src/shared/seal.ts';

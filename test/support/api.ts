@@ -23,7 +23,7 @@ import type { InstanceBody, Vm } from '../../src/control-plane/instances/schemas
 import { offerAddresses } from '../../src/control-plane/instances/ssh-address-store.ts';
 import { createInternalApp } from '../../src/control-plane/internal/app.ts';
 import type { Mail } from '../../src/control-plane/mail/send-mails.ts';
-import { Outbound } from '../../src/control-plane/webhooks/outbound/outbound.ts';
+import { Outbound } from '../../src/control-plane/webhooks/outbound.ts';
 import { ControlPlaneClient } from '../../src/protocol/client.ts';
 import type { HostId, InstanceId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';

@@ -1,7 +1,7 @@
 /** For the authorisation test: the permission that each endpoint needs, and how to create the resources in its path. */
 
 import type { Scope } from '../../src/control-plane/identity/permissions.ts';
-import { newSecret } from '../../src/control-plane/webhooks/message.ts';
+import { newSecret } from '../../src/control-plane/webhooks/attempt.ts';
 import { newId } from '../../src/shared/ids.ts';
 import type { Role } from '../../src/shared/roles.ts';
 import { newName, type TestApi } from './api.ts';

@@ -15,7 +15,7 @@ import { hashPassword } from '../../src/control-plane/identity/passwords.ts';
 import type { Principal } from '../../src/control-plane/identity/principal.ts';
 import { grantSudo, openSession } from '../../src/control-plane/identity/sessions.ts';
 import type { Mail } from '../../src/control-plane/mail/send-mails.ts';
-import { Outbound } from '../../src/control-plane/webhooks/outbound/outbound.ts';
+import { Outbound } from '../../src/control-plane/webhooks/outbound.ts';
 import { newId, type OrgId, type SessionId, type UserId } from '../../src/shared/ids.ts';
 import { Sealer } from '../../src/shared/seal.ts';
 import { LISTEN_AT_NAMES } from '../../src/shared/setting-values.ts';

@@ -155,6 +155,22 @@ export async function makeWebhook(
   return made.body;
 }
 
+/** As {@link makeWebhook}; its URL counts as one that has answered 2xx, so that several requests are sent at a time. */
+export async function makeProvenWebhook(
+  api: TestApi,
+  who: Person,
+  url: string,
+  change: Record<string, unknown> = {},
+): Promise<MadeWebhook> {
+  const webhook = await makeWebhook(api, who, url, change);
+  await api.db
+    .updateTable('webhooks')
+    .set({ proven_at: new Date() })
+    .where('id', '=', webhook.id as WebhookId)
+    .execute();
+  return webhook;
+}
+
 /** A failed delivery of a new event, inserted into the database. */
 export async function makeDelivery(
   { db }: TestApi,

@@ -1,7 +1,7 @@
 /** A redelivery or a replay during the last attempt of a delivery: the failure of that attempt does not undo it. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { MAX_TRIES } from '../../src/control-plane/webhooks/record-outcomes.ts';
+import { MAX_TRIES } from '../../src/control-plane/webhooks/attempt.ts';
 import type { WebhookId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Person } from '../support/people.ts';

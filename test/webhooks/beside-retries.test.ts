@@ -6,14 +6,14 @@ import { randomBytes } from 'node:crypto';
 import { after, test } from 'node:test';
 import { transaction } from '../../src/control-plane/db/pool.ts';
 import { append } from '../../src/control-plane/events/append.ts';
-import { Outbound } from '../../src/control-plane/webhooks/outbound/outbound.ts';
+import { Outbound } from '../../src/control-plane/webhooks/outbound.ts';
 import type { WebhookId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';
 import { Sealer } from '../../src/shared/seal.ts';
 import { apiForFile } from '../support/api.ts';
 import { queryOnce } from '../support/database.ts';
 import { until } from '../support/waiting.ts';
-import { happen, makeWebhook, sendWebhooks, startRecorder, untilRetried } from '../support/webhooks.ts';
+import { happen, makeProvenWebhook, sendWebhooks, startRecorder, untilRetried } from '../support/webhooks.ts';
 
 const outbound = new Outbound({
   allow_cidrs: [{ address: '127.0.0.1', prefix: 32 }],
@@ -45,7 +45,7 @@ for (const [what, nth_held] of [
   test(`a ${what} that hangs delays neither another instance nor events without one`, async () => {
     const owner = await api.person();
     const recorder = await startRecorder();
-    const webhook = await makeWebhook(api, owner, recorder.url, { events: ['vm.started'] });
+    const webhook = await makeProvenWebhook(api, owner, recorder.url, { events: ['vm.started'] });
     const [stuck, free] = [await api.instance(owner), await api.instance(owner)];
     const { promise: released, resolve: release } = Promise.withResolvers<void>();
     recorder.reply = async (_, nth) => {
@@ -72,11 +72,7 @@ test('first attempts are sent beside hundreds of retries, which are all sent too
   const retries = 300;
   const owner = await api.person();
   const recorder = await startRecorder();
-  const { id } = await makeWebhook(api, owner, recorder.url);
-  // To an unproven URL fewer requests go.
-  await happen(api, owner.org_id, 0);
-  await until('it has answered', async () => (await delivered(id)) === 1);
-  recorder.got.length = 0;
+  const { id } = await makeProvenWebhook(api, owner, recorder.url);
   recorder.reply = () => ({ status: 503, headers: { 'retry-after': '3600' } });
   await transaction(api.db, async (tx) => {
     for (let n = 1; n <= retries; n++)
@@ -98,5 +94,5 @@ test('first attempts are sent beside hundreds of retries, which are all sent too
   await happen(api, owner.org_id, retries + 1);
   await until('it is sent', () => recorder.got.some(({ event }) => event.data['n'] === retries + 1));
   release();
-  await until('all are delivered', async () => (await delivered(id)) === retries + 2);
+  await until('all are delivered', async () => (await delivered(id)) === retries + 1);
 });

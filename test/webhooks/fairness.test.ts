@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, test } from 'node:test';
-import { Outbound } from '../../src/control-plane/webhooks/outbound/outbound.ts';
+import { Outbound } from '../../src/control-plane/webhooks/outbound.ts';
 import { Sealer } from '../../src/shared/seal.ts';
 import { apiForFile } from '../support/api.ts';
 import { ownPort } from '../support/own-ports.ts';

@@ -11,11 +11,11 @@ import { apiForFile } from '../support/api.ts';
 import { queryOnce } from '../support/database.ts';
 import { DatabaseProxy } from '../support/database-proxy.ts';
 import { until } from '../support/waiting.ts';
-import { makeWebhook, sendWebhooks, startRecorder } from '../support/webhooks.ts';
+import { makeProvenWebhook, sendWebhooks, startRecorder } from '../support/webhooks.ts';
 
 const EVENTS = 40;
 /** To one receiver at a time. */
-const IN_FLIGHT = PARALLEL.fast.in_order;
+const IN_FLIGHT = PARALLEL.in_order;
 
 let opened: DatabaseProxy | undefined;
 after(() => opened?.close());
@@ -35,7 +35,7 @@ test('after a lost lease, requests in flight end and are recorded; the next send
   const answered = t.mock.method(DeliveryQueue.prototype, 'answered');
   const owner = await api.person();
   const recorder = await startRecorder();
-  const { id } = await makeWebhook(api, owner, recorder.url);
+  const { id } = await makeProvenWebhook(api, owner, recorder.url);
   const release = recorder.hold();
   await transaction(api.db, async (tx) => {
     for (let n = 1; n <= EVENTS; n++) {

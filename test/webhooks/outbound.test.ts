@@ -4,8 +4,7 @@
  */
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { createResolve } from '../../src/control-plane/webhooks/outbound/check-url.ts';
-import { Outbound } from '../../src/control-plane/webhooks/outbound/outbound.ts';
+import { createResolve, Outbound } from '../../src/control-plane/webhooks/outbound.ts';
 import { AppError } from '../../src/shared/errors.ts';
 import { NameServer } from '../support/name-server.ts';
 import { type Receiver, startReceiver } from '../support/receivers.ts';

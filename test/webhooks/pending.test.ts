@@ -4,8 +4,11 @@ import { test } from 'node:test';
 import { transaction } from '../../src/control-plane/db/pool.ts';
 import { dispatchEvents } from '../../src/control-plane/events/append.ts';
 import { fanOutToWebhooks } from '../../src/control-plane/webhooks/fan-out.ts';
-import { pruneDeliveries } from '../../src/control-plane/webhooks/sender-store.ts';
-import { countPendingDeliveries, insertDeliveries } from '../../src/control-plane/webhooks/store.ts';
+import {
+  countPendingDeliveries,
+  insertDeliveries,
+  pruneDeliveries,
+} from '../../src/control-plane/webhooks/store.ts';
 import { type EventId, newId, type WebhookId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Page } from '../support/client.ts';

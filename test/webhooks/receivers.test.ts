@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, test } from 'node:test';
 import tls from 'node:tls';
-import { Outbound } from '../../src/control-plane/webhooks/outbound/outbound.ts';
+import { Outbound } from '../../src/control-plane/webhooks/outbound.ts';
 import { ownPort } from '../support/own-ports.ts';
 import { type ReceiverOptions, startReceiver } from '../support/receivers.ts';
 

@@ -1,15 +1,15 @@
 /** The states of a sender. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { SharedLimit } from '../../src/control-plane/db/shared-limit.ts';
 import { dispatchEvents } from '../../src/control-plane/events/append.ts';
 import { fanOutToWebhooks } from '../../src/control-plane/webhooks/fan-out.ts';
 import { PARALLEL, Sender } from '../../src/control-plane/webhooks/sender.ts';
-import { takeLease } from '../../src/control-plane/webhooks/sender-store.ts';
-import { UnprovenRequests } from '../../src/control-plane/webhooks/unproven.ts';
+import { takeLease } from '../../src/control-plane/webhooks/store.ts';
 import type { WebhookId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { until } from '../support/waiting.ts';
-import { deliveriesOf, happen, makeWebhook, startRecorder } from '../support/webhooks.ts';
+import { deliveriesOf, happen, makeProvenWebhook, startRecorder } from '../support/webhooks.ts';
 
 const api = await apiForFile();
 const { db } = api;
@@ -18,12 +18,15 @@ const EVENTS = 40;
 async function pendingWebhook() {
   const owner = await api.person();
   const recorder = await startRecorder();
-  const webhook = await makeWebhook(api, owner, recorder.url);
+  const webhook = await makeProvenWebhook(api, owner, recorder.url);
   for (let n = 1; n <= EVENTS; n++) await happen(api, owner.org_id, n);
   await dispatchEvents(db, [fanOutToWebhooks]);
   const parts = {
     ...{ db, ...api.context.webhooks, owner: 'this process', lease_s: 15 },
-    ...{ give_up: new AbortController().signal, window: () => 64, unproven: new UnprovenRequests(db) },
+    ...{
+      give_up: new AbortController().signal,
+      unproven: new SharedLimit(db, { name: 'unproven', most: 100, window_s: 600 }),
+    },
   };
   const id = webhook.id as WebhookId;
   return { owner, recorder, webhook, id, sender: new Sender(id, false, parts, () => undefined) };
@@ -54,7 +57,7 @@ test('draining: requests in flight are recorded, the other deliveries stay pendi
   const { owner, recorder, webhook, sender } = await pendingWebhook();
   const release = recorder.hold();
   const running = sender.run();
-  const in_flight = PARALLEL.fast.in_order;
+  const in_flight = PARALLEL.in_order;
   await until('it sends', () => recorder.got.length === in_flight);
   sender.end('stopped');
   await until('it drains', () => sender.state === 'draining');

@@ -1,8 +1,9 @@
 /** A URL that has never answered 2xx gets few requests, until it does. */
 import assert from 'node:assert/strict';
 import { mock, test } from 'node:test';
-import { listDueWebhooks } from '../../src/control-plane/webhooks/sender-store.ts';
-import { UNPROVEN_REQUESTS, UnprovenRequests } from '../../src/control-plane/webhooks/unproven.ts';
+import { SharedLimit } from '../../src/control-plane/db/shared-limit.ts';
+import { UNPROVEN_REQUESTS } from '../../src/control-plane/webhooks/senders.ts';
+import { listDueWebhooks } from '../../src/control-plane/webhooks/store.ts';
 import { apiForFile } from '../support/api.ts';
 import type { Person } from '../support/people.ts';
 import { until } from '../support/waiting.ts';
@@ -47,16 +48,16 @@ async function replay(owner: Person, { id }: { readonly id: string }): Promise<v
   assert.ok(answer.body.count >= EVENTS, answer.text);
 }
 
-const isExhausted = mock.method(UnprovenRequests.prototype, 'isExhausted');
+const isUsedUp = mock.method(SharedLimit.prototype, 'isUsedUp');
 
 /** Its sender has ended at the limit, and polls start no other. */
-async function isHeldBack({ id }: { readonly id: string }): Promise<void> {
+async function isHeldBack({ org_id }: Person, { id }: { readonly id: string }): Promise<void> {
   const hasNoSender = async () => (await listDueWebhooks(db)).some((each) => each.id === id);
   await until('it is due, without a sender', hasNoSender);
-  isExhausted.mock.resetCalls();
-  const refused = () => isExhausted.mock.calls.filter(({ arguments: [, of], result }) => of === id && result);
+  isUsedUp.mock.resetCalls();
+  const refused = () => isUsedUp.mock.calls.filter(({ arguments: [of], result }) => of === org_id && result);
   await until('three polls have left it out', () => refused().length >= 3);
-  assert.ok(await hasNoSender());
+  await until('no sender is left', hasNoSender);
 }
 
 test('a replay sends 100 requests to a URL that answers no 2xx; neither another replay nor a new webhook sends 100 more', async () => {
@@ -64,38 +65,51 @@ test('a replay sends 100 requests to a URL that answers no 2xx; neither another 
   const receiver = await stranger();
   const first = await makeWebhook(api, owner, receiver.url);
   await replay(owner, first);
-  await isHeldBack(first);
+  await isHeldBack(owner, first);
   assert.equal(receiver.got.length, UNPROVEN_REQUESTS);
 
   await replay(owner, first);
   await api.as(owner).patch(`/v1/webhooks/${first.id}`, { status: 'disabled' });
   await api.as(owner).patch(`/v1/webhooks/${first.id}`, { status: 'enabled' });
   await replay(owner, first);
-  await isHeldBack(first);
+  await isHeldBack(owner, first);
   assert.equal(receiver.got.length, UNPROVEN_REQUESTS);
 
   await api.as(owner).delete(`/v1/webhooks/${first.id}`);
   const second = await makeWebhook(api, owner, receiver.url);
   await replay(owner, second);
-  await isHeldBack(second);
-  assert.equal(receiver.got.length, UNPROVEN_REQUESTS + 1, 'each webhook may send one');
+  await isHeldBack(owner, second);
+  assert.equal(receiver.got.length, UNPROVEN_REQUESTS);
+});
+
+test('organisations do not share the limit', async () => {
+  const receiver = await stranger();
+  for (const times of [1, 2]) {
+    const owner = await withEvents();
+    const webhook = await makeWebhook(api, owner, receiver.url);
+    await replay(owner, webhook);
+    await isHeldBack(owner, webhook);
+    assert.equal(receiver.got.length, times * UNPROVEN_REQUESTS);
+  }
 });
 
 test('one 2xx ends the limit, beside a webhook that stays limited, and later failures do not bring it back', async () => {
   const owner = await withEvents();
   const [dead, good] = [await stranger(), await startRecorder()];
-  const failing = await makeWebhook(api, owner, dead.url);
-  await replay(owner, failing);
-  await isHeldBack(failing);
-
   const webhook = await makeWebhook(api, owner, good.url);
   assert.equal(webhook.proven_at, null);
   await replay(owner, webhook);
   await good.has(EVENTS);
   await webhookWhen(api, owner, webhook, 'it is proven', (each) => each.proven_at !== null);
-  good.reply = () => LATER;
+
+  const failing = await makeWebhook(api, owner, dead.url);
+  await replay(owner, failing);
+  await isHeldBack(owner, failing);
   await replay(owner, webhook);
   await good.has(2 * EVENTS);
+  good.reply = () => LATER;
+  await replay(owner, webhook);
+  await good.has(3 * EVENTS);
 });
 
 test('another URL is unproven; setting the same URL keeps it proven', async () => {

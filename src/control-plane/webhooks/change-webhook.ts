@@ -1,7 +1,7 @@
-/** Creates, changes, tests and deletes webhooks. One that fails for long is disabled. */
+/** The verbs of webhooks and deliveries: create, change, disable, ping, delete; show a delivery, send one or many again. */
 import { present } from '../../shared/assert.ts';
-import { AppError } from '../../shared/errors.ts';
-import { type EventId, newId, type WebhookId } from '../../shared/ids.ts';
+import { AppError, invalid } from '../../shared/errors.ts';
+import { type EventId, newId, type OrgId, type WebhookDeliveryId, type WebhookId } from '../../shared/ids.ts';
 import type { QuotaLimits } from '../../shared/quotas.ts';
 import type { Sealer } from '../../shared/seal.ts';
 import type { Tx } from '../db/pool.ts';
@@ -10,17 +10,33 @@ import { actorOf, type Principal } from '../identity/principal.ts';
 import { presentAdmin } from '../organisations/members.ts';
 import { checkQuota } from '../organisations/quotas.ts';
 import { lockOrganisation } from '../organisations/store.ts';
-import { notifyChanged } from './fan-out.ts';
-import { newSecret } from './message.ts';
-import { type DisabledReason, type Wanted, type WebhookStatus, webhookView } from './model.ts';
+import { messageBody, messageHeaders, newSecret, type SentRequest, targetOf } from './attempt.ts';
+import { notifyChanged, wakeSenders } from './fan-out.ts';
 import {
+  type DisabledReason,
+  MAX_REPLAY,
+  REPLAY_DAYS,
+  type Wanted,
+  type WebhookStatus,
+  wantedTypes,
+  webhookView,
+} from './model.ts';
+import {
+  type DeliveryRow,
   disableWebhook,
   enableWebhook,
+  findDelivery,
+  findReceiver,
+  findSentEvent,
   findWebhook,
   insertWebhook,
+  listEventsSince,
   lockWebhook,
   markWebhookDeleted,
+  type Receiver,
+  redeliver,
   replaceWebhookSecret,
+  replayDeliveries,
   updateWebhook,
   type WebhookChange,
   type WebhookRow,
@@ -59,7 +75,7 @@ async function lockedWebhook(tx: Tx, { org_id }: Principal, id: WebhookId): Prom
 }
 
 /** As {@link lockedWebhook}. @throws AppError CONFLICT when it is disabled */
-export async function enabledWebhook(tx: Tx, principal: Principal, id: WebhookId): Promise<WebhookRow> {
+async function enabledWebhook(tx: Tx, principal: Principal, id: WebhookId): Promise<WebhookRow> {
   const row = await lockedWebhook(tx, principal, id);
   if (row.status === 'enabled') return row;
   throw new AppError('CONFLICT', {
@@ -166,4 +182,87 @@ export async function pingWebhook(tx: Tx, principal: Principal, id: WebhookId): 
     data: { webhook: webhookView(row) },
     actor: actorOf(principal),
   });
+}
+
+export interface ShownDelivery {
+  readonly row: DeliveryRow;
+  /** Null: its event has expired. */
+  readonly request: SentRequest | null;
+}
+
+/** A delivery with its request. @throws AppError NOT_FOUND */
+export async function showDelivery(
+  tx: Tx,
+  secrets: Sealer,
+  org_id: OrgId,
+  webhook_id: WebhookId,
+  id: WebhookDeliveryId,
+): Promise<ShownDelivery> {
+  const receiver = await findReceiver(tx, webhook_id);
+  if (receiver?.org_id !== org_id) throw new AppError('NOT_FOUND');
+  const row = await findDelivery(tx, webhook_id, id);
+  if (!row) throw new AppError('NOT_FOUND');
+  return { row, request: await requestOf(tx, secrets, receiver, row) };
+}
+
+/**
+ * The request of the last attempt; before the first, the request as it would be sent now. The body is not stored: the
+ * event makes the same bytes again. The signatures are those of the present secrets.
+ */
+async function requestOf(
+  tx: Tx,
+  secrets: Sealer,
+  receiver: Receiver,
+  { event_id, last_attempts }: DeliveryRow,
+): Promise<SentRequest | null> {
+  const event = await findSentEvent(tx, event_id);
+  if (!event) return null;
+  const last = last_attempts.at(-1);
+  const body = messageBody(event);
+  const at_ms = last === undefined ? Date.now() : Date.parse(last.at);
+  const headers = messageHeaders(targetOf(receiver, secrets).keys, event_id, body, at_ms);
+  return { method: 'POST', url: last?.url ?? receiver.url, headers, body };
+}
+
+/** Sends a delivery again, whatever its state, with a new backoff. @throws AppError NOT_FOUND, CONFLICT */
+export async function redeliverDelivery(
+  tx: Tx,
+  principal: Principal,
+  id: WebhookId,
+  delivery_id: WebhookDeliveryId,
+): Promise<DeliveryRow> {
+  const webhook = await enabledWebhook(tx, principal, id);
+  if (!(await findDelivery(tx, webhook.id, delivery_id))) throw new AppError('NOT_FOUND');
+  if (!(await redeliver(tx, delivery_id, REPLAY_DAYS))) {
+    throw new AppError('CONFLICT', { message: `Its event is older than ${REPLAY_DAYS} days.` });
+  }
+  wakeSenders(tx, [webhook.id]);
+  return present(await findDelivery(tx, webhook.id, delivery_id), 'delivery after its change');
+}
+
+const DAY_MS = 86_400_000;
+
+/**
+ * Sends again every event since then that the webhook asks for, in order: delivered, failed, or missed while the webhook
+ * was disabled or did not exist. Returns how many. @throws AppError NOT_FOUND, CONFLICT, INVALID_REQUEST
+ */
+export async function replaySince(tx: Tx, principal: Principal, id: WebhookId, since: Date): Promise<number> {
+  if (since.getTime() < Date.now() - REPLAY_DAYS * DAY_MS) {
+    throw invalid('since', `must be at most ${REPLAY_DAYS} days ago`);
+  }
+  const webhook = await enabledWebhook(tx, principal, id);
+  const types = wantedTypes(webhook.events);
+  if (types.length === 0) return 0;
+  const events = await listEventsSince(tx, principal.org_id, types, since, MAX_REPLAY + 1);
+  if (events.length > MAX_REPLAY) {
+    throw invalid('since', `more than ${MAX_REPLAY} events have happened since; take a later time`);
+  }
+  if (events.length === 0) return 0;
+  await replayDeliveries(
+    tx,
+    events.map((event) => ({ ...event, webhook_id: webhook.id })),
+  );
+  await notifyChanged(tx, webhook.id);
+  wakeSenders(tx, [webhook.id]);
+  return events.length;
 }

@@ -7,9 +7,10 @@ import { type PlacedEvent, readEvents } from '../events/store.ts';
 import { isPublic, wants } from './model.ts';
 import { insertDeliveries, type Listener, listListeners } from './store.ts';
 
-/**
- * Signals to senders. They are hints: the rows of `webhook_deliveries` are the truth, and each process looks for due
- * rows every two seconds.
+/*
+ * Three things wake senders, and all are hints, because the rows of `webhook_deliveries` are the truth: a commit of this process
+ * that made deliveries due; a notification that a webhook or the order of its deliveries changed; and each process's look at the
+ * database every two seconds, which finds retries, and what other processes made due.
  */
 
 const due = new EventEmitter<{ due: [readonly WebhookId[]] }>().setMaxListeners(0);
@@ -25,14 +26,9 @@ export function onDue(wake: (ids: readonly WebhookId[]) => void): () => void {
   return () => due.off('due', wake);
 }
 
-/** The id, under the topic `webhook`, of a notification that the webhook's row or the order of its deliveries changed. */
-export function changeOf(id: WebhookId): string {
-  return `${id} changed`;
-}
-
 /** After the commit of `tx`, the webhook's sender, in whichever process, reads its row and its deliveries anew. */
 export async function notifyChanged(tx: Tx, id: WebhookId): Promise<void> {
-  await notify(tx, 'webhook', changeOf(id));
+  await notify(tx, 'webhook', id);
 }
 
 /** A consumer of the outbox: inserts a delivery of each event for each enabled webhook that wants it. */

@@ -1,7 +1,7 @@
 /** States of webhooks and deliveries, the events that a webhook may ask for, and limits. Pure. */
 import { rfc3339 } from '../../shared/clock.ts';
 import { EVENT_TYPES, type EventType, resourceOf } from '../events/model.ts';
-import type { SentRequest } from './message.ts';
+import type { SentRequest } from './attempt.ts';
 import type { AttemptRow, DeliveryRow, WebhookRow } from './store.ts';
 
 export const WEBHOOK_STATUSES = ['enabled', 'disabled'] as const;

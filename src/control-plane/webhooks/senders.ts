@@ -13,11 +13,11 @@ import { pause } from '../../shared/retry.ts';
 import type { Sealer } from '../../shared/seal.ts';
 import type { NotifyHub } from '../db/notify.ts';
 import type { Db } from '../db/pool.ts';
-import { changeOf, onDue } from './fan-out.ts';
-import type { Outbound } from './outbound/outbound.ts';
+import { SharedLimit } from '../db/shared-limit.ts';
+import { onDue } from './fan-out.ts';
+import type { Outbound } from './outbound.ts';
 import { Sender, type SenderParts } from './sender.ts';
-import { listDueWebhooks, renewLeases } from './sender-store.ts';
-import { UnprovenRequests } from './unproven.ts';
+import { listDueWebhooks, renewLeases } from './store.ts';
 
 export interface SendersParts {
   readonly db: Db;
@@ -27,7 +27,7 @@ export interface SendersParts {
   readonly secrets: Sealer;
   /** After so long another process takes over from one that died. Default: 15 s. */
   readonly lease_s?: number;
-  /** How often due webhooks without a sender are looked for: retries, and what a process that died left. Default: 2 s. */
+  /** How often the database is asked what is due: retries, and what other processes made due or left. Default: 2 s. */
   readonly poll_ms?: number;
 }
 
@@ -37,9 +37,9 @@ const POLL_MS = 2_000;
 /** Webhooks that are sent to at a time. */
 const SLOTS = { fast: 256, slow: 64 } as const;
 type Pace = keyof typeof SLOTS;
-/** Deliveries that a process claims, about; the share of each sender is within these bounds. */
-const CLAIMED = 16_384;
-const WINDOW = { min: 64, max: 512 };
+/** Requests of an organisation to URLs that have never answered 2xx. */
+export const UNPROVEN_REQUESTS = 100;
+const UNPROVEN_WINDOW_S = 600;
 /** When the process stops, requests in flight get this long. Then another process sends them again. */
 const GRACE_MS = 5_000;
 
@@ -73,7 +73,6 @@ class Senders {
   readonly #parts: SendersParts;
   readonly #sender_parts: SenderParts;
   readonly #give_up = new AbortController();
-  readonly #unproven: UnprovenRequests;
   readonly #ready = { fast: new Set<WebhookId>(), slow: new Set<WebhookId>() };
   readonly #active = new Map<WebhookId, Active>();
   /** Those whose last sender found them slow. */
@@ -87,7 +86,6 @@ class Senders {
   constructor(parts: SendersParts) {
     const { db, outbound, secrets } = parts;
     this.#parts = parts;
-    this.#unproven = new UnprovenRequests(db);
     this.#lease_s = parts.lease_s ?? LEASE_S;
     this.renew_ms = (this.#lease_s * 1000) / RENEWALS_PER_LEASE;
     this.#sender_parts = {
@@ -97,13 +95,10 @@ class Senders {
       owner: randomUUID(),
       lease_s: this.#lease_s,
       give_up: this.#give_up.signal,
-      window: () => this.#window(),
-      unproven: this.#unproven,
+      unproven: new SharedLimit(db, {
+        ...{ name: 'unproven', most: UNPROVEN_REQUESTS, window_s: UNPROVEN_WINDOW_S },
+      }),
     };
-  }
-
-  #window(): number {
-    return Math.max(WINDOW.min, Math.min(WINDOW.max, Math.floor(CLAIMED / Math.max(1, this.#active.size))));
   }
 
   wake(ids: Iterable<WebhookId>): void {
@@ -117,14 +112,14 @@ class Senders {
     this.#startReady('slow');
   }
 
-  /** Wakes due webhooks that no process sends to. */
+  /** Wakes the senders of this process, and due webhooks that no process sends to. */
   async poll(): Promise<void> {
     const { db, log } = this.#parts;
+    for (const { sender } of this.#active.values()) sender.wake();
     try {
+      const { unproven } = this.#sender_parts;
       const due = await listDueWebhooks(db);
-      const may_send = due.filter(
-        ({ id, org_id, proven }) => proven || !this.#unproven.isExhausted(org_id, id),
-      );
+      const may_send = due.filter(({ org_id, proven }) => proven || !unproven.isUsedUp(org_id));
       this.wake(may_send.map(({ id }) => id).filter((id) => !this.#active.has(id)));
     } catch (error) {
       log.warn({ err: error }, 'webhooks: due deliveries were not looked for');
@@ -175,19 +170,17 @@ class Senders {
   #start(id: WebhookId, pace: Pace): void {
     const { hub, log } = this.#parts;
     const sender = new Sender(id, pace === 'slow', this.#sender_parts, () => {
+      if (active.pace === 'slow') return;
       log.debug({ webhook_id: id }, 'webhooks: the receiver is slow');
       active.pace = 'slow';
       this.#startReady('fast');
     });
-    const unsubscribe = [
-      hub.subscribe('webhook', id, () => sender.wake()),
-      hub.subscribe('webhook', changeOf(id), () => sender.reload()),
-    ];
+    const unsubscribe = hub.subscribe('webhook', id, () => sender.reload());
     const ended = sender
       .run()
       .catch((error: unknown) => log.warn({ err: error, webhook_id: id }, 'webhooks: sending broke off'))
       .then(() => {
-        for (const each of unsubscribe) each();
+        unsubscribe();
         this.#finish(sender);
       });
     const active: Active = { sender, pace, ended };

@@ -35,32 +35,19 @@ import { Mailbox } from '../../control-plane/mail/store.ts';
 import { createMetricsApp, RequestMetrics } from '../../control-plane/monitoring/metrics.ts';
 import { schedule } from '../../control-plane/schedule.ts';
 import { runTasks } from '../../control-plane/tasks/run-tasks.ts';
-import { Outbound } from '../../control-plane/webhooks/outbound/outbound.ts';
+import { Outbound } from '../../control-plane/webhooks/outbound.ts';
 import { runSenders } from '../../control-plane/webhooks/senders.ts';
 import { fenceVms } from '../../host/lease/fencer.ts';
 import { type ObjectStore, ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
 import { openStore } from '../../object-store/open-store.ts';
 import { S3Store } from '../../object-store/s3-store.ts';
 import { type MarkedStore, ownStore, WrongStoreError } from '../../object-store/store-mark.ts';
-import {
-  boundHttp,
-  ConnectionBudget,
-  type ConnectionBudgetOptions,
-  filesForConnections,
-  openFilesLimit,
-} from '../../shared/connection-budget.ts';
+import { boundHttp, ConnectionBudget, type ConnectionBudgetOptions, filesForConnections, openFilesLimit } from '../../shared/connection-budget.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
 import { TrustedProxies } from '../../shared/networks.ts';
 import { Sealer } from '../../shared/seal.ts';
-import {
-  fullDisk,
-  keepFirstLogin,
-  readHostToken,
-  readIngressSecret,
-  readSecretKey,
-  weakFiles,
-} from '../data-folder.ts';
+import { fullDisk, keepFirstLogin, readHostToken, readIngressSecret, readSecretKey, weakFiles } from '../data-folder.ts';
 import { outgoingPorts } from '../reachable.ts';
 import { refuseWrongKey, type Say, StartError } from '../start-error.ts';
 import { aborted } from '../supervise.ts';

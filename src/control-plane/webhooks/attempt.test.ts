@@ -2,8 +2,54 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { newId } from '../../shared/ids.ts';
-import type { Answer } from './outbound/outbound.ts';
-import { outcomeOf } from './record-outcomes.ts';
+import { MAX_DELAY_MS, MAX_TRIES, outcomeOf, retryDelayMs } from './attempt.ts';
+import type { Answer } from './outbound.ts';
+
+/** Published in the interface, before attempts 2 to 10. */
+const PUBLISHED_S = [5, 30, 120, 600, 1_800, 7_200, 21_600, 43_200, 86_400];
+
+const chance = fc.double({ min: 0, max: 1, maxExcluded: true, noNaN: true });
+const tries = fc.integer({ min: 1, max: MAX_TRIES - 1 });
+
+test('ten attempts, the waits between them as published, within 20 %', () => {
+  assert.equal(MAX_TRIES, 10);
+  fc.assert(
+    fc.property(tries, chance, (after, random) => {
+      const wait_ms = retryDelayMs(after, null, () => random);
+      const published_ms = (PUBLISHED_S[after - 1] ?? 0) * 1000;
+      assert.ok(wait_ms !== null && Math.abs(wait_ms - published_ms) <= published_ms * 0.2);
+    }),
+  );
+});
+
+test('the jitter covers its whole range', () => {
+  assert.equal(
+    retryDelayMs(1, null, () => 0),
+    4_000,
+  );
+  assert.equal(
+    retryDelayMs(1, null, () => 1 - Number.EPSILON),
+    6_000,
+  );
+});
+
+test('Retry-After lengthens a wait, up to the maximum, and never shortens it', () => {
+  fc.assert(
+    fc.property(tries, fc.nat({ max: 10_000_000 }), chance, (after, asked_s, random) => {
+      const plain_ms = retryDelayMs(after, null, () => random) ?? 0;
+      const wait_ms = retryDelayMs(after, asked_s, () => random) ?? 0;
+      assert.equal(wait_ms, Math.min(Math.max(plain_ms, asked_s * 1000), MAX_DELAY_MS));
+    }),
+  );
+});
+
+test('no retry follows the last attempt, whatever the receiver asks for', () => {
+  fc.assert(
+    fc.property(fc.integer({ min: MAX_TRIES, max: 1_000 }), fc.option(fc.nat()), (after, asked_s) => {
+      assert.equal(retryDelayMs(after, asked_s), null);
+    }),
+  );
+});
 
 const AT = new Date('2026-01-15T09:30:00Z');
 const delivery = {
