@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { Readable } from 'node:stream';
 import { assert } from '../shared/assert.ts';
-import { noteGarbage, release } from '../shared/release.ts';
+import { release } from '../shared/release.ts';
 import { WrongAnswerError } from './s3-requests.ts';
 
 const PIECE_BYTES = 256 * 1024;
@@ -90,7 +90,6 @@ export async function readBody(body: unknown, length: number | undefined): Promi
     seen += chunk.length;
     // A view of a larger buffer may share it with the next response's head.
     if (chunk.length === chunk.buffer.byteLength) release(chunk);
-    else noteGarbage(chunk.length);
   }
   if (length !== undefined && seen < length) throw new WrongAnswerError('its answer was cut short');
   return seen === whole.length ? whole : Buffer.from(whole.subarray(0, seen));

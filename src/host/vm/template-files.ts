@@ -14,7 +14,7 @@ import { readFileSync } from 'node:fs';
 import { type FileHandle, mkdir, open, readdir, readFile, rename, rm, stat, utimes } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { MachineTraits } from '../../protocol/types.ts';
-import { noteGarbage } from '../../shared/release.ts';
+import { release } from '../../shared/release.ts';
 import { syncFolder, writeFileDurably } from '../durable-file.ts';
 import { openAgentChannel } from '../guest/guest-agent.ts';
 import type { HostImage } from '../images/host-images.ts';
@@ -127,7 +127,7 @@ export async function writeMemory(
     if (bytes > max_bytes) throw new Error(`the memory is larger than ${max_bytes} bytes`);
     hash.update(chunk);
     await file.writeFile(chunk);
-    noteGarbage(chunk.length);
+    if (chunk.length === chunk.buffer.byteLength) release(chunk);
   }
   await file.sync();
   return { bytes, sha256: hash.digest('hex') };
