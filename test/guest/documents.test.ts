@@ -90,10 +90,11 @@ describe('the commands of the documents', { skip: CANNOT_BOOT_GUESTS, timeout: 5
     assert.equal(printed.at(-1), 'Deleted web, copy.\n');
   });
 
-  test('README.md starts Berth with two commands, and uses it', THOROUGH, async () => {
-    const [start, ...rest] = blocksOf('README.md');
+  test('README.md leads to a machine with two commands', THOROUGH, async () => {
+    const [start, up = '', ...more] = blocksOf('README.md');
     assert.equal(start, 'npm start\n');
-    const printed = await type(rest);
+    assert.deepEqual(more, []);
+    const printed = await type([up, 'bin/berth stop first\n']);
     assert.match(printed.at(-1) ?? '', /^first is stopped; all saved/m);
   });
 
