@@ -16,9 +16,11 @@ import { Machine } from '../../src/host/vm/machine.ts';
 import { errnoOf } from '../../src/shared/errors.ts';
 import { createLog } from '../../src/shared/log.ts';
 import { leftBehind, monitorOf } from '../support/fake-vm.ts';
+import { only } from '../support/only.ts';
 import { until } from '../support/waiting.ts';
 
 const log = createLog('test', 'silent');
+const PARTS = { client: {} };
 
 test('a machine whose image is missing is adopted once the image is there', async (t) => {
   const image = await mkdtemp(join(tmpdir(), 'bai-'));
@@ -31,7 +33,7 @@ test('a machine whose image is missing is adopted once the image is there', asyn
       if (line.includes('rootfs.img')) tries += 1;
     },
   });
-  const context = { paths: { vms }, log: counting, client: {}, vm_gid: null } as unknown as HostContext;
+  const context = only<HostContext>({ ...PARTS, paths: { vms }, log: counting, vm_gid: null });
   const runner = new VmRunner(context, instance_id);
   const running = runner.run();
   await until('it is looked for more than once', () => tries > 1);
@@ -141,7 +143,7 @@ test('before anything in the sockets folder is opened, its user loses it and for
   const { qmp, console } = vmSockets(folder.runtime);
   for (const path of [qmp, console]) symlinkSync(join(vms, 'host.sock'), path);
   chownSync(folder.runtime, user.uid, user.gid);
-  const context = { paths: { vms }, log, client: {}, vm_gid: user.gid } as unknown as HostContext;
+  const context = only<HostContext>({ ...PARTS, paths: { vms }, log, vm_gid: user.gid });
   const runner = new VmRunner(context, instance_id);
   const running = runner.run();
   await until('without a monitor of its own it is ended', () => !isAlive(record.identity));

@@ -15,7 +15,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { applyKeys } from '../../src/host/guest/authorized-keys.ts';
-import type { GuestAgent } from '../../src/host/guest/guest-agent.ts';
+import type { GuestCommands } from '../../src/host/guest/guest-agent.ts';
 import { present } from '../../src/shared/assert.ts';
 import { fingerprintOf } from '../../src/shared/ssh-fingerprint.ts';
 
@@ -45,8 +45,8 @@ class Guest {
   path(name: string): string {
     return join(this.#root, name);
   }
-  get agent(): GuestAgent {
-    return this as unknown as GuestAgent;
+  get agent(): GuestCommands {
+    return this;
   }
   get keys(): string {
     return readFileSync(this.path('run/berth/authorized_keys'), 'utf8');
@@ -128,7 +128,7 @@ test('an older call that a hung guest agent executes late changes nothing', asyn
       if (command === 'guest-exec') kept = args;
       throw new Error('no answer');
     },
-  } as unknown as GuestAgent;
+  };
   await assert.rejects(applyKeys(hung, [A, B], REPLACE), /no answer/);
   writeFileSync(guest.path('run/berth/keys.sequence'), `${Date.now() + 1}\n`);
   writeFileSync(guest.path('run/berth/authorized_keys'), `${A}\n`);

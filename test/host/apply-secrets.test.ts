@@ -16,7 +16,7 @@ import {
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import { type GuestAgent, GuestAgentError } from '../../src/host/guest/guest-agent.ts';
+import { GuestAgentError } from '../../src/host/guest/guest-agent.ts';
 import { applySecrets } from '../../src/host/guest/guest-secrets.ts';
 import { present } from '../../src/shared/assert.ts';
 
@@ -55,8 +55,7 @@ class Guest {
     return existsSync(this.path(name)) ? readFileSync(this.path(name), 'utf8') : null;
   }
   apply(environment: readonly string[], certificate = OURS): Promise<void> {
-    const agent = this as unknown as GuestAgent;
-    return applySecrets(agent, { environment, certificate }, { timeout_ms: 10_000 });
+    return applySecrets(this, { environment, certificate }, { timeout_ms: 10_000 });
   }
 
   async execute(command: string, args: Record<string, unknown>): Promise<unknown> {

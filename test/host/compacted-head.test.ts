@@ -11,11 +11,12 @@ import {
 import { dropOldGenerations } from '../../src/control-plane/disks/generation-store.ts';
 import { sweepOrphans } from '../../src/control-plane/disks/remove-objects.ts';
 import { coalesce, readRun } from '../../src/disk-format/read-run.ts';
+import type { DiskContext } from '../../src/host/disk/disk-state.ts';
 import { DiskState } from '../../src/host/disk/disk-state.ts';
-import type { HostContext } from '../../src/host/host-context.ts';
 import type { FlushRecord } from '../../src/host/vm/record.ts';
 import { apiForFile } from '../support/api.ts';
 import { freeEverything, ModelDisk, modelForFile } from '../support/model-disks.ts';
+import { only } from '../support/only.ts';
 import { segmentOf } from '../support/scripted-agent.ts';
 
 const api = await apiForFile();
@@ -24,7 +25,7 @@ const model = await modelForFile(api);
 const { owner, store, folder } = model;
 const tasks = { db, store, disk_keys: context.disk_keys };
 /** Of a host's context what a disk's state needs. */
-const host = { client: agent.client, store, paths: { overlays: folder } } as unknown as HostContext;
+const host = only<DiskContext>({ client: agent.client, store, paths: { overlays: folder } });
 
 /** On the agent's host, with two generations of which one is shown. */
 async function placed(): Promise<ModelDisk> {
@@ -112,7 +113,7 @@ test('a missing object of the current head is named', async () => {
 });
 
 describe("a commit of an earlier agent's flush, sent or not,", () => {
-  const asFlush = (commit_id: string) => ({ generation: 2, commit_id }) as unknown as FlushRecord;
+  const asFlush = (commit_id: string) => only<FlushRecord>({ generation: 2, commit_id });
 
   for (const work of [checkpointDisk, compactDisk]) {
     test(`is recognised by its id alone, also after ${work.name}`, async () => {

@@ -14,6 +14,7 @@ import {
 } from '../../src/protocol/client.ts';
 import { DEFAULT_LEASE_MS } from '../../src/protocol/types.ts';
 import { logLines } from '../support/log-lines.ts';
+import { only } from '../support/only.ts';
 import { until } from '../support/waiting.ts';
 
 /** A folder of its own, the lines of a log, and a control plane that `isAway` for some renewals, counted from 1. */
@@ -23,13 +24,14 @@ function scene(t: TestContext, isAway: (renewal: number) => boolean) {
   const paths = pathsIn(data);
   const { log, lines } = logLines();
   const count = { renewals: 0 };
-  const client = {
+  const client = only<ControlPlaneClient>({
+    control_planes: 1,
     renewLease: async () => {
       count.renewals += 1;
       if (isAway(count.renewals)) throw new ControlPlaneUnavailable('it is away');
       return { lease_ms: 3_000 };
     },
-  } as unknown as ControlPlaneClient;
+  });
   const lease = new HostLease({ client, paths, log, startFencer: assert.fail });
   const ending = new AbortController();
   const runUntil = async (what: string, isSo: () => boolean) => {
@@ -79,14 +81,15 @@ for (const lease_ms of [60_000, null]) {
     const ending = new AbortController();
     const away = new ControlPlaneUnavailable('it is away');
     let polls = 0;
-    const client = {
+    const client = only<ControlPlaneClient>({
+      control_planes: 1,
       renewLease: async () => ({ lease_ms }),
       poll: async () => {
         polls += 1;
         if (polls < 2) throw away;
         return { assignments: [], etag: '' };
       },
-    } as unknown as ControlPlaneClient;
+    });
     const { log } = logLines();
     const lease = new HostLease({ client, paths, log, startFencer: assert.fail });
     assert.equal(lease.isHeld, false);
@@ -105,14 +108,15 @@ test('the only remaining host resumes its VMs, although its lease had expired an
   for (const path of [paths.lease, paths.vms]) mkdirSync(dirname(path), { recursive: true });
   writeLease(paths.lease, bootMs() - 1, 3_000);
   let polls = 0;
-  const client = {
+  const client = only<ControlPlaneClient>({
+    control_planes: 1,
     renewLease: async () => ({ lease_ms: null }),
     poll: async () => {
       polls += 1;
       if (polls === 1) throw new ControlPlaneUnavailable('it is away');
-      return { assignments: [] };
+      return { assignments: [], etag: '' };
     },
-  } as unknown as ControlPlaneClient;
+  });
   const lease = new HostLease({ client, paths, log: logLines().log, startFencer: assert.fail });
   assert.equal(lease.isHeld, false);
   const ending = new AbortController();

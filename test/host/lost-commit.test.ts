@@ -7,16 +7,19 @@ import { join } from 'node:path';
 import { after, test } from 'node:test';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';
 import { DiskState, HeadMovedError } from '../../src/host/disk/disk-state.ts';
-import { flushMachine } from '../../src/host/disk/flush-disk.ts';
+import { type FlushContext, flushMachine } from '../../src/host/disk/flush-disk.ts';
 import { NbdClient } from '../../src/host/disk/nbd-client.ts';
-import type { HostContext } from '../../src/host/host-context.ts';
 import { permittedStore } from '../../src/host/host-store.ts';
+import type { Machine } from '../../src/host/vm/machine.ts';
+import type { VmRecord } from '../../src/host/vm/record.ts';
 import { S3Store } from '../../src/object-store/s3-store.ts';
 import { createLog } from '../../src/shared/log.ts';
 import { apiForFile } from '../support/api.ts';
+import { only } from '../support/only.ts';
 import { listenToRemoteHosts } from '../support/remote-hosts.ts';
 import { S3Server } from '../support/s3-server.ts';
 import { FACTS } from '../support/scripted-agent.ts';
+import { scriptedQmp } from '../support/scripted-qmp.ts';
 
 const BLOCK_BYTES = 65_536;
 const api = await apiForFile();
@@ -36,7 +39,7 @@ after(async () => {
 });
 
 /** A machine whose guest writes blocks of 64 KiB, as QEMU's monitor shows it. */
-function scriptedMachine(runtime: string, record: Record<string, unknown>) {
+function scriptedMachine(runtime: string, record: Partial<VmRecord>) {
   let job: { id: string; status: string } | null = null;
   // What the overlay holds: every block that the guest ever wrote, and those that the bitmap marks.
   const all = new Map<number, Buffer>();
@@ -57,25 +60,25 @@ function scriptedMachine(runtime: string, record: Record<string, unknown>) {
     await target.disconnect();
     job.status = 'pending';
   };
-  const execute = async (
-    command: string,
-    args: { readonly actions?: readonly { readonly data: { readonly 'job-id'?: string } }[] },
-  ) => {
-    if (command === 'transaction')
-      await backUp(args.actions?.find(({ data }) => data['job-id'])?.data ?? assert.fail());
+  const reply = async (command: string, args: unknown) => {
+    if (command === 'transaction') {
+      const { actions } = args as { readonly actions: readonly { readonly data: { 'job-id'?: string } }[] };
+      await backUp(actions.find(({ data }) => data['job-id'])?.data ?? assert.fail());
+    }
     if (command === 'job-finalize' && job) marked.clear();
     if ((command === 'job-finalize' || command === 'job-cancel') && job) job.status = 'concluded';
     if (command === 'job-dismiss') job = null;
     return command === 'query-jobs' && job ? [job] : [];
   };
-  const machine = {
-    ...{ folder: { runtime }, qmp: { execute, waitForEvent: () => new Promise(() => undefined) }, record },
+  const qmp = scriptedQmp(reply, { waitForEvent: () => new Promise<never>(() => undefined) });
+  const machine = only<Machine>({
+    ...{ folder: { runtime }, qmp, record },
     ...{ gone: false, broken: false, exported: { syncToDisk: async () => undefined } },
     disk: { sizeBytes: async () => 2 ** 30, noteBegun: () => undefined, noteFlushed: async () => undefined },
-    markedBytes: async () => (record['full_compare'] === true ? null : marked.size * BLOCK_BYTES),
+    markedBytes: async () => (record.full_compare === true ? null : marked.size * BLOCK_BYTES),
     update: async (change: object) => void Object.assign(record, change),
     resumeIfStalled: async () => undefined,
-  };
+  });
   const write = (block: number) => {
     all.set(block, randomBytes(BLOCK_BYTES));
     marked.add(block);
@@ -91,10 +94,10 @@ async function running() {
   await agent.ready(id);
   const runtime = await mkdtemp(join(tmpdir(), 'bt-'));
   after(() => rm(runtime, { recursive: true, force: true }));
-  const context = {
+  const context = only<FlushContext>({
     ...{ client: agent.client, store, pool, log: createLog('test', 'silent'), paths: { overlays: runtime } },
     ...{ images: { stored: async () => undefined }, lease: { require: () => undefined } },
-  } as unknown as HostContext;
+  });
   const disk = new DiskState(context, id);
   const { commit_id } = await disk.refresh();
   const { machine, write } = scriptedMachine(runtime, {
@@ -102,7 +105,7 @@ async function running() {
     ...{ counts_from: commit_id, full_compare: false, frozen: false, flush: null },
   });
   const { signal } = new AbortController();
-  const options = { context, machine, disk, owner: null, quiesce: 'crash', signal } as never;
+  const options = { context, machine, disk, owner: null, quiesce: 'crash', signal } as const;
   // As LocalVm does it.
   const flush = () =>
     flushMachine(options).catch((error: unknown) => {

@@ -6,14 +6,15 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { compactDisk } from '../../src/control-plane/disks/compact-disk.ts';
 import { dropOldGenerations } from '../../src/control-plane/disks/generation-store.ts';
+import type { DiskContext } from '../../src/host/disk/disk-state.ts';
 import { DiskState } from '../../src/host/disk/disk-state.ts';
 import { FlushSink } from '../../src/host/disk/flush-sink.ts';
 import { LazyDisk } from '../../src/host/disk/lazy-disk.ts';
 import { RunCache } from '../../src/host/disk/run-cache.ts';
-import type { HostContext } from '../../src/host/host-context.ts';
 import type { ObjectStore } from '../../src/object-store/object-store.ts';
 import { apiForFile } from '../support/api.ts';
 import { freeEverything, ModelDisk, modelForFile } from '../support/model-disks.ts';
+import { only } from '../support/only.ts';
 
 const api = await apiForFile();
 const { db, agent, context } = api;
@@ -34,10 +35,10 @@ const watched: ObjectStore = Object.assign(Object.create(store), {
   },
   put: store.put.bind(store),
 });
-const host = {
+const host = only<DiskContext>({
   ...{ client: agent.client, store: watched, paths: { overlays: folder } },
   images: { stored: async () => undefined },
-} as unknown as HostContext;
+});
 
 for (const race of [false, true]) {
   test(`a read of a block that compaction moved succeeds${race ? ', while a flush commits' : ''}`, async () => {
@@ -69,7 +70,7 @@ for (const race of [false, true]) {
       });
       await sink.write(7 * 65_536, randomBytes(65_536));
       const { segments, dirty_bytes } = await sink.finish();
-      const record = { vm_id, epoch, image: 'debian-12', image_version: 'a'.repeat(64) } as never;
+      const record = { vm_id, epoch, image: 'debian-12', image_version: 'a'.repeat(64) };
       const flush = {
         generation: 3,
         commit_id: randomUUID(),

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
+import type { DiskContext } from '../../src/host/disk/disk-state.ts';
 import { DiskState } from '../../src/host/disk/disk-state.ts';
 import {
   inspectOverlay,
@@ -12,12 +13,14 @@ import {
   writeSidecar,
 } from '../../src/host/disk/overlay-files.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
+import type { HostImage } from '../../src/host/images/host-images.ts';
 import { type Launch, launchMachine } from '../../src/host/vm/launch-machine.ts';
 import type { vmFolder } from '../../src/host/vm/record.ts';
 import type { Assignment } from '../../src/protocol/types.ts';
 import { newId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';
-import { hostFolders } from '../support/host-folders.ts';
+import { headOf, hostFolders } from '../support/host-folders.ts';
+import { only } from '../support/only.ts';
 import { qcow2Head } from '../support/qcow2-head.ts';
 
 const image_dir = process.env['BERTH_TEST_IMAGE_DIR'];
@@ -53,13 +56,19 @@ async function sceneOf(t: TestContext): Promise<Scene> {
       join(image_dir ?? '', 'vmlinuz'),
       join(image_dir ?? '', 'initrd.img'),
     ];
-    return { id, version: version ?? now.newest, kernel_path, initrd_path, rootfs_path };
+    return only<HostImage>({ id, version: version ?? now.newest, kernel_path, initrd_path, rootfs_path });
   };
-  const head = () => ({
-    ...{ generation: 0, commit_id: 'made', epoch: 0, size_bytes: 2 * MIB, layers: [], keys: [] },
-    image_version: now.image_version,
-  });
-  const context = {
+  const head = () => {
+    const { image_version } = now;
+    return headOf(instance_id, {
+      generation: 0,
+      commit_id: 'made',
+      epoch: 0,
+      size_bytes: 2 * MIB,
+      image_version,
+    });
+  };
+  const context = only<HostContext>({
     ...{ paths, log: createLog('test', 'silent'), vm_gid: null, cgroups: null, accel: 'tcg' },
     ...{ qemu_binary: 'qemu-system-x86_64', qemu_img_binary: 'qemu-img' },
     ...{
@@ -70,7 +79,7 @@ async function sceneOf(t: TestContext): Promise<Scene> {
       runs: { fetched: { requests: 0, bytes: 0 } },
       network: null,
     },
-  } as unknown as HostContext;
+  });
   const losses: Scene['losses'] = [];
   const open = (epoch: number) => {
     const spec = { image: 'debian-12', slot: 1, cpus: 1, memory_mib: 64, hostname: 'x' };
@@ -85,7 +94,7 @@ async function sceneOf(t: TestContext): Promise<Scene> {
       ...{
         context,
         disk: new DiskState(context, instance_id),
-        assignment: assignment as unknown as Assignment,
+        assignment: only<Assignment>(assignment),
       },
       ...{ ran: false, consumer: 'it', changed: () => undefined, signal: new AbortController().signal },
     };
@@ -173,9 +182,11 @@ test('a void overlay does not decide the image', async (t) => {
 
 test('a damaged overlay is removed if its disk is durable, and set aside if it may have more', async (t) => {
   const { paths, instance_id } = await hostFolders(t);
-  const head = { generation: 3, commit_id: 'three', epoch: 2, layers: [], keys: [] };
-  const context = { paths, log: createLog('test', 'silent'), client: { head: async () => head, lineage } };
-  const disk = new DiskState(context as unknown as HostContext, instance_id);
+  const head = headOf(instance_id, { generation: 3, commit_id: 'three', size_bytes: 65_536 });
+  const context = only<DiskContext>({
+    ...{ paths, log: createLog('test', 'silent'), client: { head: async () => head, lineage } },
+  });
+  const disk = new DiskState(context, instance_id);
   await disk.refresh();
   const sidecar = { ...UNSAVED, generation: 3, commit_id: 'three', placement: 2 };
   for (const spoilt of [Buffer.alloc(0), Buffer.alloc(4096)]) {

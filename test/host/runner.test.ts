@@ -22,10 +22,12 @@ import { awaitGuest } from '../../src/host/vm/await-guest.ts';
 import { Machine } from '../../src/host/vm/machine.ts';
 import { readLoss, readRecord, type VmRecord, writeLoss } from '../../src/host/vm/record.ts';
 import { cancelSuspend } from '../../src/host/vm/suspend-machine.ts';
-import type { Assignment, DiskHead, FlushReport, Report, ReportResponse } from '../../src/protocol/types.ts';
+import type { Assignment, FlushReport, MemoryRef, Report, ReportResponse } from '../../src/protocol/types.ts';
 import { newId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';
 import { HEAD_ID, type LeftBehind, leftBehind, monitorOf } from '../support/fake-vm.ts';
+import { headOf } from '../support/host-folders.ts';
+import { only } from '../support/only.ts';
 import { qcow2Head } from '../support/qcow2-head.ts';
 import { until } from '../support/waiting.ts';
 
@@ -33,6 +35,8 @@ const sidecarOf = ({ vm_id }: VmRecord, clean: boolean): OverlaySidecar => ({
   ...{ generation: 1, commit_id: HEAD_ID, vm_id, placement: 1, clean, filled: 'yes' },
   ...{ sync_failed: false, image_version: null },
 });
+
+const MEMORY = only<MemoryRef>({ key: 'm' });
 
 /** A runner that has it, whose overlay holds more than generation 1; and what it has said. */
 async function runnerOf(
@@ -47,11 +51,11 @@ async function runnerOf(
   const said: Report['observed'][] = [];
   const answers: ReportResponse['outcome'][] = [];
   const flushes: FlushReport[] = [];
-  const head = { generation: 1, commit_id: HEAD_ID, epoch: 1, size_bytes: 65_536, layers: [], keys: [] };
-  const context = {
-    ...{ paths: { vms, overlays }, log, vm_gid: null, cgroups: null },
+  const head = headOf(instance_id, { generation: 1, commit_id: HEAD_ID, epoch: 1, size_bytes: 65_536 });
+  const context = only<HostContext>({
+    ...{ paths: { vms, overlays }, log, vm_gid: null, cgroups: null, network: null },
     client: {
-      head: async () => head as unknown as DiskHead,
+      head: async () => head,
       lineage: async () => ({ known: true, continues: true }),
       report: async ({ observed }: Report) => {
         said.push(observed);
@@ -61,7 +65,7 @@ async function runnerOf(
         flushes.push(report);
         return { outcome: 'accepted' };
       },
-      reportLogins: async () => undefined,
+      reportLogins: async () => ({ outcome: 'accepted' }) as const,
     },
     lease: { whenHeld: async () => undefined, require: () => undefined, isHeld: true },
     images: {
@@ -69,14 +73,14 @@ async function runnerOf(
         throw new Error('the disk cannot be opened now');
       },
     },
-  } as unknown as HostContext;
+  });
   const runner = new VmRunner(context, instance_id);
   const running = runner.run();
   t.after(async () => {
     runner.close();
     await running;
   });
-  const wanted = {
+  const wanted = only<Assignment>({
     ...{ instance_id, vm_id: record.vm_id, boot: 1, epoch: 1, desired: 'running', force: false, reboots: 0 },
     ...{
       previous_failed: false,
@@ -87,9 +91,9 @@ async function runnerOf(
       resume: null,
       user_data: false,
     },
-    ...{ flush_id: null, host_key_new: false, authorized_keys: [] },
+    ...{ flush_id: null, host_key_new: false, authorized_keys: [], secrets: [] },
     spec: { slot: 1, auto_flush_seconds: null, memory_mib: 64, cpus: 1 },
-  } as unknown as Assignment;
+  });
   return { runner, wanted, said, flushes, overlays, answers };
 }
 
@@ -322,7 +326,7 @@ test('a launch that ended with its agent is repeated, does not count as a failed
     child.kill('SIGKILL');
     await until('it has ended', () => !isAlive(record.identity));
     const log = createLog('test', 'silent');
-    const context = { paths: { vms }, log, vm_gid: null } as unknown as HostContext;
+    const context = only<HostContext>({ paths: { vms }, log, vm_gid: null, network: null });
     const held = new LocalVm(context, instance_id, folder, () => undefined);
     await held.adopt((work) => work());
     assert.equal(held.wasLaunched(record.vm_id), launched, JSON.stringify(change));
@@ -358,7 +362,7 @@ test('a VM that is halted while it waits for its disk is not resumed', async (t)
 });
 
 test('a guest with durable memory is resumed only after its record dropped the memory', async (t) => {
-  const { folder, record } = await leftBehind(t, { suspending: true, memory: { key: 'm' } as never });
+  const { folder, record } = await leftBehind(t, { suspending: true, memory: MEMORY });
   const asked: string[] = [];
   await monitorOf(t, folder, (execute) => {
     asked.push(execute);
@@ -390,8 +394,7 @@ test('a guest with durable memory is resumed only after its record dropped the m
 
 test('the overlay of a guest that runs on despite its durable memory is filled again, once', async (t) => {
   const base_path = '/dev/null';
-  const memory = { key: 'm' } as never;
-  const suspended = { suspending: true, memory };
+  const suspended = { suspending: true, memory: MEMORY };
   const left = await leftBehind(t, { ...suspended, lazy: { size_bytes: 65_536, base_path } });
   const asked: string[] = [];
   const fillings = () => asked.filter((each) => each === 'nbd-server-start').length;
@@ -402,11 +405,11 @@ test('the overlay of a guest that runs on despite its durable memory is filled a
     // The second filling goes no further.
     return fillings() > 1 && execute === 'nbd-server-start' ? undefined : { return: {} };
   });
-  const head = { generation: 1, commit_id: HEAD_ID, epoch: 1, size_bytes: 65_536, layers: [], keys: [] };
-  const context = {
-    ...{ paths: { vms: left.vms }, log: createLog('test', 'silent'), vm_gid: null },
+  const head = headOf(left.instance_id, { generation: 1, commit_id: HEAD_ID, epoch: 1, size_bytes: 65_536 });
+  const context = only<HostContext>({
+    ...{ paths: { vms: left.vms }, log: createLog('test', 'silent'), vm_gid: null, network: null },
     ...{ client: { head: async () => head }, runs: { fetched: { requests: 0, bytes: 0 } } },
-  } as unknown as HostContext;
+  });
   const held = new LocalVm(context, left.instance_id, left.folder, () => undefined);
   t.after(() => held.release());
   await held.adopt((work) => work());
@@ -462,8 +465,8 @@ test('a guest that was reset during a freeze is thawed when it comes up', async 
   await assert.rejects(machine.agent.fsfreeze(50));
   assert(machine.agent.maybe_frozen);
   const given_up = new AbortController();
-  const keys = { apply: async () => assert.fail('not here') } as unknown as KeyPusher;
-  const secrets = { apply: async () => undefined } as unknown as SecretPusher;
+  const keys = only<KeyPusher>({ apply: async () => assert.fail('not here') });
+  const secrets = only<SecretPusher>({ apply: async () => undefined });
   const awaited = awaitGuest(
     machine,
     { keys, secrets },

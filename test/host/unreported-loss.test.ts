@@ -8,12 +8,14 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { BootSlots } from '../../src/host/boot-slots.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
+import type { HostImage } from '../../src/host/images/host-images.ts';
 import { LocalVm } from '../../src/host/reconciler/local-vm.ts';
 import type { Assignment } from '../../src/protocol/types.ts';
 import { newId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';
-import { hostFolders } from '../support/host-folders.ts';
+import { headOf, hostFolders } from '../support/host-folders.ts';
 import { inheritedEnvironment } from '../support/installation.ts';
+import { only } from '../support/only.ts';
 import { hostWithOverlay, takeStep } from '../support/set-aside-scene.ts';
 
 const image_dir = process.env['BERTH_TEST_IMAGE_DIR'];
@@ -24,22 +26,26 @@ test('an adopting agent reports the loss of a boot once', { skip }, async (t) =>
   const { root, paths, instance_id, folder } = await hostFolders(t);
   const rootfs_path = join(root, 'rootfs.img');
   await writeFile(rootfs_path, Buffer.alloc(MIB));
-  const [kernel_path, initrd_path] = ['vmlinuz', 'initrd.img'].map((name) => join(image_dir ?? '', name));
-  const image = { id: 'debian-12', version: '1'.repeat(64), kernel_path, initrd_path, rootfs_path };
-  const head = { generation: 0, commit_id: 'a', epoch: 2, size_bytes: 2 * MIB, layers: [], keys: [] };
-  const context = {
+  const [kernel_path = '', initrd_path = ''] = ['vmlinuz', 'initrd.img'].map((name) =>
+    join(image_dir ?? '', name),
+  );
+  const image = only<HostImage>({
+    ...{ id: 'debian-12', version: '1'.repeat(64), kernel_path, initrd_path, rootfs_path },
+  });
+  const head = headOf(instance_id, { generation: 0, commit_id: 'a', size_bytes: 2 * MIB });
+  const context = only<HostContext>({
     ...{ paths, log: createLog('test', 'silent'), vm_gid: null, cgroups: null, accel: 'tcg' },
     ...{ network: null, egress: { requireEnforced: () => undefined } },
     ...{ qemu_binary: 'qemu-system-x86_64', qemu_img_binary: 'qemu-img', boots: new BootSlots(1) },
     client: { head: async () => head, lineage: async () => ({ known: true, continues: true }) },
     ...{ images: { forDisk: async () => image } },
     ...{ lease: { require: () => undefined }, templates: { find: async () => null } },
-  } as unknown as HostContext;
-  const assignment = {
+  });
+  const assignment = only<Assignment>({
     ...{ instance_id, vm_id: newId('vm'), boot: 2, epoch: 2, own_since: 1, last_ran_epoch: 1 },
     ...{ previous_failed: true, guest_ran: false, suspended: false },
     ...{ resume: null, spec: { image: 'debian-12', slot: 1, cpus: 1, memory_mib: 64, hostname: 'x' } },
-  } as unknown as Assignment;
+  });
   const agent = async () => {
     const held = new LocalVm(context, instance_id, folder, () => undefined);
     await held.adopt((work) => work());

@@ -14,7 +14,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import { type GuestAgent, GuestAgentError } from '../../src/host/guest/guest-agent.ts';
+import { GuestAgentError, type GuestCommands } from '../../src/host/guest/guest-agent.ts';
 import { runUserCommand } from '../../src/host/guest/user-command.ts';
 import { present } from '../../src/shared/assert.ts';
 import { until } from '../support/waiting.ts';
@@ -48,8 +48,8 @@ class Guest {
     });
   }
 
-  get agent(): GuestAgent {
-    return this as unknown as GuestAgent;
+  get agent(): GuestCommands {
+    return this;
   }
   get files(): string[] {
     return readdirSync(this.folder);

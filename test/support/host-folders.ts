@@ -26,7 +26,7 @@ export async function hostFolders(t: TestContext) {
 /** A head without objects. */
 export function headOf(
   instance_id: InstanceId,
-  change: Pick<DiskHead, 'generation' | 'commit_id' | 'size_bytes'>,
+  change: Pick<DiskHead, 'generation' | 'commit_id' | 'size_bytes'> & Partial<DiskHead>,
 ): DiskHead {
   return {
     ...{ instance_id, image_version: null, epoch: 2, durable_at: null, layers: [], keys: [] },

@@ -1,21 +1,39 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { type AddressInfo, createServer, type Socket } from 'node:net';
+import { PassThrough } from 'node:stream';
 import { test } from 'node:test';
+import { only } from '../../../test/support/only.ts';
+import type { ControlPlaneClient } from '../../protocol/client.ts';
 import type { CallAnswer, PendingCall } from '../../protocol/host-calls.ts';
-import type { InstanceId } from '../../shared/ids.ts';
+import { type InstanceId, newId } from '../../shared/ids.ts';
+import { createLog } from '../../shared/log.ts';
+import type { HostContext } from '../host-context.ts';
 import type { Machine } from '../vm/machine.ts';
-import { CallServer, dialSshd } from './call-server.ts';
+import { type CalledRunner, CallServer, dialSshd } from './call-server.ts';
 
 const instance_id = 'inst_01h0000000000000000000000' as InstanceId;
-const call: PendingCall = { id: 'call', call: { kind: 'console', instance_id, vm_id: 'vm_1' } as never };
+const call: PendingCall = {
+  id: 'call',
+  call: { kind: 'console', instance_id, vm_id: newId('vm') },
+};
+
+function serverOf(client: Pick<ControlPlaneClient, 'calls' | 'answerCall'>, runner: CalledRunner) {
+  const context = only<HostContext>({ client, log: createLog('test', 'silent') });
+  return new CallServer(
+    context,
+    () => runner,
+    only<ConstructorParameters<typeof CallServer>[2]>({ meters: {}, execs: {} }),
+  );
+}
 
 test('a call for a VM waits until a restarted agent has adopted it, and does not fail as not running', async () => {
   const adopted = Promise.withResolvers<void>();
   const asked: string[] = [];
-  const machine = { console: { attach: () => undefined } };
+  const machine = only<Machine>({ console: { attach: () => undefined } });
   let present = false;
-  const runner = {
+  const runner: CalledRunner = {
+    isQuiet: true,
     get adopted() {
       asked.push('adopted');
       return adopted.promise;
@@ -32,15 +50,17 @@ test('a call for a VM waits until a restarted agent has adopted it, and does not
       // The call before was begun.
       present = true;
       adopted.resolve();
-      return new Promise((_resolve, reject) =>
+      return new Promise<never>((_resolve, reject) =>
         stop.signal.addEventListener('abort', () => reject(stop.signal.reason)),
       );
     },
-    openConsole: async () => null,
-    answerCall: async ({ answer }: { answer: CallAnswer }) => answered.resolve(answer),
+    openConsole: async () => new PassThrough(),
+    answerCall: async ({ answer }: { answer: CallAnswer }) => {
+      answered.resolve(answer);
+      return { outcome: 'accepted' } as const;
+    },
   };
-  const context = { client, log: { warn: () => undefined } };
-  const server = new CallServer(context as never, () => runner as never, {} as never);
+  const server = serverOf(client, runner);
   const running = server.run(stop.signal);
   assert.deepEqual(await answered.promise, { result: null });
   assert.deepEqual(asked, ['adopted']);
@@ -51,7 +71,8 @@ test('a call for a VM waits until a restarted agent has adopted it, and does not
 test('an agent that ends does not wait for a VM that cannot be adopted', async () => {
   const stop = new AbortController();
   const begun = Promise.withResolvers<void>();
-  const never = {
+  const never: CalledRunner = {
+    isQuiet: true,
     get adopted() {
       begun.resolve();
       return new Promise<void>(() => undefined);
@@ -67,10 +88,9 @@ test('an agent that ends does not wait for a VM that cannot be adopted', async (
       stop.abort();
       throw stop.signal.reason;
     },
-    answerCall: async () => undefined,
+    answerCall: async () => ({ outcome: 'accepted' }) as const,
   };
-  const context = { client, log: { warn: () => undefined } };
-  await new CallServer(context as never, () => never as never, {} as never).run(stop.signal);
+  await serverOf(client, never).run(stop.signal);
   assert.ok(stop.signal.aborted);
 });
 

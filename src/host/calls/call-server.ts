@@ -43,16 +43,19 @@ const ANSWER_TRIES = 3;
 /** Bounds the answer to a metrics scrape. */
 const USAGE_VMS = 500;
 
+/** What calls need of a VM's runner. */
+export type CalledRunner = Pick<VmRunner, 'adopted' | 'isQuiet' | 'machineOf'>;
+
 export class CallServer {
   readonly #context: HostContext;
-  readonly #runnerOf: (id: InstanceId) => VmRunner | undefined;
+  readonly #runnerOf: (id: InstanceId) => CalledRunner | undefined;
 
   readonly #meters: VmMeters;
   readonly #execs: HostExecs;
 
   constructor(
     context: HostContext,
-    runnerOf: (id: InstanceId) => VmRunner | undefined,
+    runnerOf: (id: InstanceId) => CalledRunner | undefined,
     { meters, execs }: { readonly meters: VmMeters; readonly execs: HostExecs },
   ) {
     this.#context = context;

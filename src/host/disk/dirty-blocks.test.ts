@@ -1,17 +1,17 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { QmpClient } from '../qemu/qmp-client.ts';
+import { scriptedQmp } from '../../../test/support/scripted-qmp.ts';
 import { DIRTY_GRANULARITY, MachineDisk } from './dirty-blocks.ts';
 
 /** As QEMU counts it. */
 function diskOf() {
   const counted = { writes: 10, marked_bytes: 0 };
-  const execute = async (command: string) => {
+  const qmp = scriptedQmp((command) => {
     if (command === 'query-blockstats')
       return [{ qdev: '/machine/disk0', stats: { wr_operations: counted.writes, unmap_operations: 0 } }];
     return [{ 'node-name': 'overlay', 'dirty-bitmaps': [{ name: 'dirty', count: counted.marked_bytes }] }];
-  };
-  return { counted, disk: new MachineDisk({ execute } as unknown as QmpClient) };
+  });
+  return { counted, disk: new MachineDisk(qmp) };
 }
 
 /** A flush whose guest writes so often while it is frozen, and after. */

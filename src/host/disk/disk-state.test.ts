@@ -1,11 +1,21 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { HostContext } from '../host-context.ts';
-import type { VmRecord } from '../vm/record.ts';
-import { DiskState, FencedError, HeadMovedError } from './disk-state.ts';
+import { headOf } from '../../../test/support/host-folders.ts';
+import { only } from '../../../test/support/only.ts';
+import type { DiskHead } from '../../protocol/types.ts';
+import { newId } from '../../shared/ids.ts';
+import type { DiskContext } from './disk-state.ts';
+import { type Commit, DiskState, FencedError, HeadMovedError } from './disk-state.ts';
 
 test('a commit is refused for good only where another placement has the disk', async () => {
-  const before = { generation: 1, commit_id: 'one', epoch: 3, layers: [], keys: [] };
+  const instance_id = newId('inst');
+  const before: DiskHead = {
+    ...headOf(instance_id, { generation: 1, commit_id: 'one', size_bytes: 65_536 }),
+    epoch: 3,
+  };
+  const flush: Commit = {
+    ...{ generation: 2, commit_id: 'flush-2', segments: [], dirty_bytes: 0, consistency: 'crash' },
+  };
   const cases = [
     {
       why: 'a late commit of ours',
@@ -28,21 +38,20 @@ test('a commit is refused for good only where another placement has the disk', a
     { why: 'no disk', now: null, error: FencedError },
   ];
   for (const { why, now, error, continues = true } of cases) {
-    let head: object | null = before;
+    let head: DiskHead | null = before;
     const client = {
       head: async () => head,
-      commit: async () => ({ outcome: 'fenced', why: 'the head' }),
+      commit: async () => ({ outcome: 'fenced', why: 'the head' }) as const,
       lineage: async () => ({ known: true, continues }),
     };
     const disk = new DiskState(
-      { client, images: { stored: async () => undefined } } as unknown as HostContext,
-      'inst_x' as never,
+      only<DiskContext>({ store: {}, client, images: { stored: async () => undefined } }),
+      instance_id,
     );
     await disk.load();
     head = now;
-    const record = { vm_id: 'vm_x', epoch: 3, image: 'debian-12', image_version: 'v' } as unknown as VmRecord;
-    const flush = { job_id: 'flush-2', generation: 2, segments: [], dirty_bytes: 0 } as never;
-    const commit = disk.commit(client as never, record, flush, new AbortController().signal);
+    const record = { vm_id: newId('vm'), epoch: 3, image: 'debian-12', image_version: 'v' };
+    const commit = disk.commit(client, record, flush, new AbortController().signal);
     await assert.rejects(commit, error, why);
   }
 });

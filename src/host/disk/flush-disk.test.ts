@@ -3,14 +3,19 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
+import { only, type Parts } from '../../../test/support/only.ts';
+import { scriptedQmp } from '../../../test/support/scripted-qmp.ts';
 import { BlockMap } from '../../disk-format/block-map.ts';
+import type { DiskHead } from '../../protocol/types.ts';
 import { newId } from '../../shared/ids.ts';
 import { createLog } from '../../shared/log.ts';
 import { QmpTimeoutError } from '../qemu/qmp-client.ts';
-import { FencedError, HeadMovedError } from './disk-state.ts';
+import type { Machine } from '../vm/machine.ts';
+import type { FlushRecord } from '../vm/record.ts';
+import { type DiskState, FencedError, HeadMovedError } from './disk-state.ts';
 import { type FlushOptions, flushMachine } from './flush-disk.ts';
 
-const HEAD = { generation: 0, commit_id: 'made', durable_at: null };
+const HEAD = only<DiskHead>({ generation: 0, commit_id: 'made', durable_at: null });
 const DISK = {
   ...{ instance_id: newId('inst'), key_prefix: 'disks/x', size_bytes: 65_536, write_key: null },
   ...{
@@ -33,11 +38,15 @@ const UNKNOWN = {
   noteFlushed: nothing,
 };
 const EXPORTED = { syncToDisk: nothing };
-const optionsOf = (machine: object, quiesce: FlushOptions['quiesce']) =>
-  ({
-    ...{ context: { log: createLog('test', 'silent') }, machine, disk: DISK },
-    ...{ owner: null, quiesce, signal: new AbortController().signal },
-  }) as unknown as FlushOptions;
+const optionsOf = (
+  machine: Parts<Machine>,
+  quiesce: FlushOptions['quiesce'],
+  disk: Parts<DiskState> = {},
+): FlushOptions => ({
+  context: only<FlushOptions['context']>({ log: createLog('test', 'silent'), store: {}, pool: {} }),
+  ...{ machine: only<Machine>(machine), disk: only<DiskState>({ ...DISK, ...disk }) },
+  ...{ owner: null, quiesce, signal: new AbortController().signal },
+});
 
 async function runtimeFolder(t: TestContext): Promise<string> {
   const runtime = await mkdtemp(join(tmpdir(), 'bfm-'));
@@ -50,12 +59,13 @@ test('a receipt says crash if the guest was not frozen, even if no block was mar
   const thawed = Promise.withResolvers<void>();
   const machine = {
     folder: { runtime: await runtimeFolder(t) },
-    qmp: { execute: async () => [] },
+    qmp: scriptedQmp(() => []),
     record,
     agent: {
-      fsfreeze: () => Promise.reject(new Error('no reply')),
+      is_cut_off: false,
+      fsfreeze: (): Promise<number> => Promise.reject(new Error('no reply')),
       thaw: async () => 0,
-      fsfreezeStatus: async () => 'thawed',
+      fsfreezeStatus: async () => 'thawed' as const,
     },
     ...{ resets: 0, gone: false, broken: false },
     ...{ disk: { ...UNKNOWN, isUntouched: async () => false }, markedBytes: async () => 0 },
@@ -72,18 +82,17 @@ test('a receipt says crash if the guest was not frozen, even if no block was mar
 test('a receipt without a commit is not given for a head that the database has lost', async (t) => {
   const machine = {
     folder: { runtime: await runtimeFolder(t) },
-    ...{ qmp: { execute: async () => [] }, record: RECORD, gone: false, disk: UNKNOWN },
+    ...{ qmp: scriptedQmp(() => []), record: RECORD, gone: false, disk: UNKNOWN },
     markedBytes: async () => 0,
   };
-  const options = optionsOf(machine, 'offline');
-  const disk = { ...options.disk, refresh: async () => ({ ...HEAD, commit_id: 'before' }) };
-  await assert.rejects(flushMachine({ ...options, disk } as never), HeadMovedError);
+  const moved = { refresh: async () => only<DiskHead>({ ...HEAD, commit_id: 'before' }) };
+  await assert.rejects(flushMachine(optionsOf(machine, 'offline', moved)), HeadMovedError);
 });
 
 test('a disk that is larger than the database knows is not flushed: its growth was lost there', async (t) => {
   const machine = {
     folder: { runtime: await runtimeFolder(t) },
-    ...{ qmp: { execute: async () => [] }, record: RECORD, gone: false },
+    ...{ qmp: scriptedQmp(() => []), record: RECORD, gone: false },
     disk: { ...UNKNOWN, sizeBytes: async () => 2 ** 30 },
   };
   await assert.rejects(flushMachine(optionsOf(machine, 'offline')), /the disk has 1 GiB.*set disk_gib to 1/);
@@ -93,7 +102,7 @@ test('a backup job whose speed QEMU does not confirm is cancelled, and its guest
   const runtime = await runtimeFolder(t);
   let job: string | null = null;
   const asked: string[] = [];
-  const execute = async (command: string) => {
+  const reply = (command: string) => {
     asked.push(command);
     if (command === 'transaction') job = 'running';
     if (command === 'job-cancel') job = 'concluded';
@@ -102,14 +111,14 @@ test('a backup job whose speed QEMU does not confirm is cancelled, and its guest
     return command === 'query-jobs' && job !== null ? [{ id: 'flush-1', status: job }] : [];
   };
   // Never resolves, because nothing changes in this test.
-  const waitForEvent = () => new Promise(() => undefined);
+  const waitForEvent = () => new Promise<never>(() => undefined);
   const machine = {
     folder: { runtime },
-    qmp: { execute, waitForEvent },
+    qmp: scriptedQmp(reply, { waitForEvent }),
     record: RECORD,
     ...{ gone: false, disk: UNKNOWN, exported: EXPORTED },
     markedBytes: async () => 65_536,
-    resumeIfStalled: async () => asked.push('resumed'),
+    resumeIfStalled: async () => void asked.push('resumed'),
   };
   const flushed = flushMachine(optionsOf(machine, 'crash'));
   await assert.rejects(flushed, QmpTimeoutError);
@@ -121,14 +130,14 @@ test('a backup job whose speed QEMU does not confirm is cancelled, and its guest
 test('a flush that cannot be undone still fails with its cause: a fenced machine must end', async (t) => {
   const runtime = await runtimeFolder(t);
   let refused: Error | null = null;
-  const execute = async (command: string) => {
+  const reply = (command: string) => {
     if (command === 'block-job-set-speed') refused = new FencedError('another has the disk');
     if (command === 'query-jobs' && refused) throw new QmpTimeoutError('no reply');
     if (refused) throw refused;
     return [];
   };
   const machine = {
-    ...{ folder: { runtime }, qmp: { execute }, gone: false, markedBytes: async () => 65_536 },
+    ...{ folder: { runtime }, qmp: scriptedQmp(reply), gone: false, markedBytes: async () => 65_536 },
     ...{ disk: UNKNOWN, exported: EXPORTED },
     record: RECORD,
   };
@@ -137,23 +146,28 @@ test('a flush that cannot be undone still fails with its cause: a fenced machine
 
 test('a bitmap is removed only once the record names no flush, because a successor trusts the record', async (t) => {
   const runtime = await runtimeFolder(t);
-  const committed = { job_id: 'flush-1', generation: 1, segments: [], consistency: 'crash', dirty_bytes: 0 };
-  const record = { ...RECORD, counts_from: 'one', full_compare: true, flush: committed as object | null };
+  const committed = only<FlushRecord>({ job_id: 'flush-1', generation: 1, commit_id: 'one' });
+  const record = {
+    ...RECORD,
+    counts_from: 'one',
+    full_compare: true,
+    flush: committed as FlushRecord | null,
+  };
   const named: unknown[] = [];
   const machine = {
     folder: { runtime },
-    qmp: {
-      execute: async (command: string) => {
-        if (command === 'block-dirty-bitmap-remove') named.push(record.flush);
-        if (command === 'transaction') throw new QmpTimeoutError('no reply');
-        return [];
-      },
-    },
+    qmp: scriptedQmp((command) => {
+      if (command === 'block-dirty-bitmap-remove') named.push(record.flush);
+      if (command === 'transaction') throw new QmpTimeoutError('no reply');
+      return [];
+    }),
     ...{ record, gone: false, disk: UNKNOWN },
-    ...{ markedBytes: async () => null, update: async (change: object) => Object.assign(record, change) },
+    ...{
+      markedBytes: async () => null,
+      update: async (change: object) => void Object.assign(record, change),
+    },
   };
-  const options = optionsOf(machine, 'crash');
-  const disk = { ...options.disk, head: { generation: 1, commit_id: 'one', durable_at: null } };
-  await assert.rejects(flushMachine({ ...options, disk } as never), QmpTimeoutError);
+  const disk = { head: { generation: 1, commit_id: 'one', durable_at: null } };
+  await assert.rejects(flushMachine(optionsOf(machine, 'crash', disk)), QmpTimeoutError);
   assert.deepEqual(named, [null]);
 });

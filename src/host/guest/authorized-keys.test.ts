@@ -1,9 +1,15 @@
 import assert from 'node:assert/strict';
 import { type TestContext, test } from 'node:test';
+import { newId } from '../../shared/ids.ts';
 import { createLog } from '../../shared/log.ts';
 import { fingerprintOf } from '../../shared/ssh-fingerprint.ts';
-import type { Machine } from '../vm/machine.ts';
-import { fingerprintOfLine, KeyPusher, keysAreAmong, linesWithEnvironment } from './authorized-keys.ts';
+import {
+  fingerprintOfLine,
+  type KeyedMachine,
+  KeyPusher,
+  keysAreAmong,
+  linesWithEnvironment,
+} from './authorized-keys.ts';
 import { GuestAgentError } from './guest-agent.ts';
 
 const [ED25519, SECURITY_KEY] = ['ssh-ed25519 AAAA', 'sk-ssh-ed25519@openssh.com BBBB'] as const;
@@ -80,9 +86,10 @@ const lost = (guest: Guest): never => {
 
 function scene(given_keys: readonly string[] | null = null) {
   const guest = new Guest();
-  const machine = {
+  const machine: { -readonly [Name in keyof KeyedMachine]: KeyedMachine[Name] } = {
+    record: { vm_id: newId('vm'), epoch: 1 },
     ...{ agent: guest, gone: false, view: 'up', resets: 0, may_be_connected: false, given_keys },
-    noteGiven(lines: readonly string[] | null) {
+    noteGiven(lines) {
       machine.given_keys = lines;
     },
   };
@@ -91,7 +98,7 @@ function scene(given_keys: readonly string[] | null = null) {
   const keys = new KeyPusher(createLog('test', 'silent'), async (_, fingerprints) => {
     reports.push(fingerprints.map((each) => names.get(each)).join(''));
   });
-  return { guest, keys, reports, machine, followed: machine as unknown as Machine };
+  return { guest, keys, reports, machine, followed: machine };
 }
 
 /** A guest that is up with these keys. */

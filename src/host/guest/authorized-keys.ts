@@ -16,7 +16,7 @@ import type { Log } from '../../shared/log.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
 import { fingerprintOf } from '../../shared/ssh-fingerprint.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
-import type { GuestAgent } from './guest-agent.ts';
+import type { GuestCommands } from './guest-agent.ts';
 import { fillGuestFile, guestExec } from './guest-commands.ts';
 
 /** `NAME=value` each; no value has a space or a quotation mark. */
@@ -69,8 +69,8 @@ export interface AppliedKeys {
  * Rises with every call, also across restarts of this process, per guest. If the clock was set back, the guest answers with the
  * latest sequence; a guest that lies there harms itself alone.
  */
-const last_sequences = new WeakMap<GuestAgent, number>();
-function nextSequence(agent: GuestAgent): number {
+const last_sequences = new WeakMap<GuestCommands, number>();
+function nextSequence(agent: GuestCommands): number {
   const next = Math.max((last_sequences.get(agent) ?? 0) + 1, Date.now());
   last_sequences.set(agent, next);
   return next;
@@ -82,7 +82,7 @@ function nextSequence(agent: GuestAgent): number {
  * sequence was executed before; the next call then uses a higher one.
  */
 export async function applyKeys(
-  agent: GuestAgent,
+  agent: GuestCommands,
   lines: readonly string[],
   { what, timeout_ms }: { readonly what: 'replace' | 'end' | 'look'; readonly timeout_ms: number },
 ): Promise<AppliedKeys> {
@@ -118,7 +118,7 @@ export async function applyKeys(
  * executed later, but before a later {@link applyKeys}, which replaces the file.
  */
 async function applyFirstKeys(
-  agent: GuestAgent,
+  agent: GuestCommands,
   lines: readonly string[],
   options: { readonly timeout_ms: number },
 ): Promise<AppliedKeys> {
@@ -138,7 +138,7 @@ const RECHECK_MS = 2_000;
 /** What the pusher needs of a machine. */
 export interface KeyedMachine {
   readonly record: { readonly vm_id: VmId; readonly epoch: number };
-  readonly agent: GuestAgent;
+  readonly agent: GuestCommands;
   readonly view: 'booting' | 'up' | 'off';
   readonly gone: boolean;
   readonly resets: number;

@@ -280,6 +280,9 @@ interface AgentReply {
   readonly error?: { readonly desc?: unknown } | null;
 }
 
+/** What most of its users need: to run its commands. */
+export type GuestCommands = Pick<GuestAgent, 'execute'>;
+
 export class GuestAgent {
   readonly #socket_path: string;
   readonly #budget = agentBudget();

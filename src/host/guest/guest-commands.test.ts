@@ -1,12 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { pause } from '../../shared/retry.ts';
-import {
-  type AgentCallOptions,
-  type GuestAgent,
-  GuestAgentError,
-  GuestAgentTimeoutError,
-} from './guest-agent.ts';
+import { type AgentCallOptions, GuestAgentError, GuestAgentTimeoutError } from './guest-agent.ts';
 import { guestExec, readGuestFile, watchGuestFile } from './guest-commands.ts';
 
 /** Answers the nth question for a command’s status so. */
@@ -19,7 +14,7 @@ function guest(status: (nth: number) => unknown) {
       return status(waits.length);
     },
   };
-  return { agent: agent as unknown as GuestAgent, waits };
+  return { agent, waits };
 }
 
 test('a lost answer does not block other calls for as long as the command may run', async () => {
@@ -55,7 +50,7 @@ function growing(parts: readonly string[]) {
   };
   const signal = new AbortController().signal;
   const watch = { max_bytes: 10, poll_ms: 1, until: performance.now() + 20_000, signal };
-  return { agent: agent as unknown as GuestAgent, seen, watch };
+  return { agent, seen, watch };
 }
 
 test('a growing file is read until it holds the awaited text, and closed', async () => {
@@ -86,7 +81,7 @@ test('a file is closed even if its reader’s time ends while the guest is froze
       if (seen.length < 5) throw new GuestAgentError(command, 'the agent is in frozen state');
       return {};
     },
-  } as unknown as GuestAgent;
+  };
   await assert.rejects(readGuestFile(agent, '/log', 10, { timeout_ms: 50 }), GuestAgentTimeoutError);
   assert.deepEqual(
     seen.map(([command]) => command.slice('guest-file-'.length)),

@@ -7,10 +7,10 @@
  */
 import { pause } from '../../shared/retry.ts';
 import {
-  type GuestAgent,
   GuestAgentError,
   GuestAgentProtocolError,
   GuestAgentTimeoutError,
+  type GuestCommands,
 } from './guest-agent.ts';
 
 /** The minimum for starting a command or opening a file in a slow guest: without its pid or handle it could not be ended. */
@@ -23,7 +23,7 @@ const FROZEN_MS = 5_000;
  * Like `agent.execute`, retried while a flush has frozen the guest.
  */
 async function executeThawed(
-  agent: GuestAgent,
+  agent: GuestCommands,
   command: string,
   args: Record<string, unknown>,
   deadline: number,
@@ -57,7 +57,7 @@ export interface FileOptions {
  * {@link GuestAgent.execute}.
  */
 export async function readGuestFile(
-  agent: GuestAgent,
+  agent: GuestCommands,
   path: string,
   max_bytes: number,
   options: FileOptions = {},
@@ -78,7 +78,7 @@ export async function readGuestFile(
  * and no data. Rejects as {@link readGuestFile}.
  */
 export async function readGuestFileFrom(
-  agent: GuestAgent,
+  agent: GuestCommands,
   path: string,
   from: number | 'end',
   { max_bytes, ...options }: FileOptions & { readonly max_bytes: number },
@@ -105,7 +105,7 @@ export async function readGuestFileFrom(
  * Rejects as {@link readGuestFile}, also if the file does not exist yet.
  */
 export async function watchGuestFile(
-  agent: GuestAgent,
+  agent: GuestCommands,
   path: string,
   watch: {
     readonly done: (held: Buffer) => boolean;
@@ -134,7 +134,7 @@ export async function watchGuestFile(
  * GuestAgentError if there is no such file or no room, and as {@link GuestAgent.execute}.
  */
 export async function fillGuestFile(
-  agent: GuestAgent,
+  agent: GuestCommands,
   path: string,
   text: string,
   options: FileOptions = {},
@@ -154,7 +154,7 @@ export async function fillGuestFile(
 }
 
 function openFile(
-  agent: GuestAgent,
+  agent: GuestCommands,
   path: string,
   mode: 'r' | 'r+',
   { timeout_ms = START_MS }: FileOptions,
@@ -163,7 +163,7 @@ function openFile(
 }
 
 /** Best effort, and retried while the guest is frozen: the agent can hold 1,024 open files. */
-async function closeFile(agent: GuestAgent, handle: unknown): Promise<void> {
+async function closeFile(agent: GuestCommands, handle: unknown): Promise<void> {
   const deadline = performance.now() + FROZEN_MS;
   await executeThawed(agent, 'guest-file-close', { handle }, deadline).catch(() => undefined);
 }
@@ -173,7 +173,7 @@ async function closeFile(agent: GuestAgent, handle: unknown): Promise<void> {
  * read for ever.
  */
 async function readOpenFile(
-  agent: GuestAgent,
+  agent: GuestCommands,
   handle: unknown,
   max_bytes: number,
   deadline: number,
@@ -239,7 +239,7 @@ interface ExecStatus {
  * Runs a command in the guest as root, and waits for its end. Rejects with GuestAgentError (no such program), GuestAgentTimeoutError
  * (the command is killed, its children are not), the signal's reason, or as {@link GuestAgent.execute}.
  */
-export async function guestExec(agent: GuestAgent, command: GuestCommand): Promise<GuestCommandResult> {
+export async function guestExec(agent: GuestCommands, command: GuestCommand): Promise<GuestCommandResult> {
   const { result, timed_out } = await runToEnd(agent, command, (pid) => `kill -KILL ${pid}`);
   if (timed_out)
     throw new GuestAgentTimeoutError(`${command.path} ran longer than ${command.timeout_ms ?? 30_000} ms`);
@@ -248,7 +248,7 @@ export async function guestExec(agent: GuestAgent, command: GuestCommand): Promi
 
 /** `kill`: a shell command that ends it after the timeout; its output so far is returned. Rejects as {@link guestExec}. */
 export async function runToEnd(
-  agent: GuestAgent,
+  agent: GuestCommands,
   command: GuestCommand,
   kill: (pid: number) => string,
 ): Promise<{ readonly result: GuestCommandResult; readonly timed_out: boolean }> {
@@ -269,7 +269,7 @@ export async function runToEnd(
   }
 }
 
-async function start(agent: GuestAgent, command: GuestCommand, deadline: number): Promise<number> {
+async function start(agent: GuestCommands, command: GuestCommand, deadline: number): Promise<number> {
   const { path, args = [], env, input } = command;
   const words = {
     ...{ path, arg: args, 'capture-output': true },
@@ -283,12 +283,16 @@ async function start(agent: GuestAgent, command: GuestCommand, deadline: number)
   return pid as number;
 }
 
-async function askStatus(agent: GuestAgent, pid: number, deadline: number): Promise<ExecStatus | null> {
+async function askStatus(agent: GuestCommands, pid: number, deadline: number): Promise<ExecStatus | null> {
   return (await executeThawed(agent, 'guest-exec-status', { pid }, deadline)) as ExecStatus | null;
 }
 
 /** Like {@link askStatus}, but a missing answer is null while there is time to ask again. */
-async function askStatusAgain(agent: GuestAgent, pid: number, deadline: number): Promise<ExecStatus | null> {
+async function askStatusAgain(
+  agent: GuestCommands,
+  pid: number,
+  deadline: number,
+): Promise<ExecStatus | null> {
   const now = performance.now();
   const patience = Math.min(now + ANSWER_MS, Math.max(deadline, now + 1_000));
   try {
@@ -303,7 +307,7 @@ async function askStatusAgain(agent: GuestAgent, pid: number, deadline: number):
  * Best effort: the agent has no command for it. Polling the status until the end also makes the agent forget the process. Returns
  * that status.
  */
-async function killCommand(agent: GuestAgent, pid: number, kill: string): Promise<ExecStatus | null> {
+async function killCommand(agent: GuestCommands, pid: number, kill: string): Promise<ExecStatus | null> {
   const deadline = performance.now() + KILL_MS;
   try {
     await executeThawed(agent, 'guest-exec', { path: SHELL, arg: ['-c', kill] }, deadline);

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { createLog } from '../../shared/log.ts';
-import { type GuestAgent, GuestAgentError } from './guest-agent.ts';
+import { GuestAgentError } from './guest-agent.ts';
 import { type MachineWithSecrets, SecretPusher } from './guest-secrets.ts';
 
 /** A guest agent that runs apply-secrets.sh, or fails as often as it is told to. */
@@ -11,7 +11,7 @@ class Guest {
   has_trusted = false;
   failures = 0;
   readonly machine = {
-    agent: this as unknown as GuestAgent,
+    agent: this,
     view: 'up' as MachineWithSecrets['view'],
     gone: false,
     resets: 0,

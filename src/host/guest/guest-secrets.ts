@@ -10,7 +10,7 @@ import type { Log } from '../../shared/log.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
 import type { SessionEnvironment } from './authorized-keys.ts';
-import { type GuestAgent, GuestAgentError } from './guest-agent.ts';
+import { GuestAgentError, type GuestCommands } from './guest-agent.ts';
 import { guestExec, readGuestFile } from './guest-commands.ts';
 
 const SCRIPT = readFileSync(join(import.meta.dirname, 'apply-secrets.sh'), 'utf8');
@@ -29,8 +29,8 @@ export interface GuestSecrets {
 }
 
 /** Rises with every call, also across restarts of this process, per guest; as in `authorized-keys.ts`. */
-const last_sequences = new WeakMap<GuestAgent, number>();
-function nextSequence(agent: GuestAgent): number {
+const last_sequences = new WeakMap<GuestCommands, number>();
+function nextSequence(agent: GuestCommands): number {
   const next = Math.max((last_sequences.get(agent) ?? 0) + 1, Date.now());
   last_sequences.set(agent, next);
   return next;
@@ -38,7 +38,7 @@ function nextSequence(agent: GuestAgent): number {
 
 /** Rejects if the guest does not confirm within `timeout_ms`, or executed a later call before. */
 export async function applySecrets(
-  agent: GuestAgent,
+  agent: GuestCommands,
   { environment, certificate }: GuestSecrets,
   { timeout_ms }: { readonly timeout_ms: number },
 ): Promise<void> {
@@ -60,7 +60,7 @@ export async function applySecrets(
   throw new Error(`the guest did not apply its secrets (exit code ${result.exit_code}): ${why}`);
 }
 
-async function hasTrusted(agent: GuestAgent): Promise<boolean> {
+async function hasTrusted(agent: GuestCommands): Promise<boolean> {
   try {
     await readGuestFile(agent, KEPT, KEPT_MAX_BYTES);
     return true;
@@ -77,7 +77,7 @@ const START_WAITS_MS = 30_000;
 
 /** What the pusher needs of a machine. */
 export interface MachineWithSecrets {
-  readonly agent: GuestAgent;
+  readonly agent: GuestCommands;
   readonly view: 'booting' | 'up' | 'off';
   readonly gone: boolean;
   readonly resets: number;

@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { GuestAgent } from './guest-agent.ts';
+import type { GuestCommands } from './guest-agent.ts';
 import { memoryUse, networkUse, rootFileSystemUse } from './guest-use.ts';
 
 const OPTIONS = { timeout_ms: 10_000 };
 
 /** A guest whose commands print this, and whose files hold it. */
-function saying(text: string): GuestAgent {
+function saying(text: string): GuestCommands {
   const base64 = Buffer.from(text).toString('base64');
   let read = false;
   const execute = async (command: string) => {
@@ -17,7 +17,7 @@ function saying(text: string): GuestAgent {
     read = true;
     return { 'buf-b64': piece, eof: read };
   };
-  return { execute } as unknown as GuestAgent;
+  return { execute };
 }
 
 test('the use of the root file system as unprivileged users see it, and null if a reply is no number', async () => {

@@ -8,7 +8,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { FileSystemUse } from '../../protocol/host-types.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
-import type { GuestAgent } from './guest-agent.ts';
+import type { GuestCommands } from './guest-agent.ts';
 import { guestExec, readGuestFile } from './guest-commands.ts';
 
 const BUSYBOX = '/usr/lib/berth/busybox';
@@ -22,7 +22,10 @@ interface Options {
 }
 
 /** How full the root file system is, as unprivileged users see it. null: the guest gave no valid answer. */
-export async function rootFileSystemUse(agent: GuestAgent, options: Options): Promise<FileSystemUse | null> {
+export async function rootFileSystemUse(
+  agent: GuestCommands,
+  options: Options,
+): Promise<FileSystemUse | null> {
   const args = ['stat', '-f', '-c', '%S %b %f %a', '/'];
   const { stdout } = await guestExec(agent, { path: BUSYBOX, args, ...options });
   const said = /^(\d{1,15}) (\d{1,15}) (\d{1,15}) (\d{1,15})\n$/.exec(stdout.toString('latin1'));
@@ -40,7 +43,7 @@ export interface MemoryUse {
   readonly total_bytes: number | null;
 }
 
-export async function memoryUse(agent: GuestAgent, options: Options): Promise<MemoryUse> {
+export async function memoryUse(agent: GuestCommands, options: Options): Promise<MemoryUse> {
   const meminfo = (await readGuestFile(agent, '/proc/meminfo', MEMINFO_BYTES, options)).toString('latin1');
   const kib = (name: string) => count(Number(new RegExp(`^${name}: +([0-9]+) kB$`, 'm').exec(meminfo)?.[1]));
   const [total, available] = [kib('MemTotal'), kib('MemAvailable')];
@@ -56,7 +59,7 @@ export interface NetworkUse {
 }
 
 /** Of its first interface, since the boot. */
-export async function networkUse(agent: GuestAgent, options: Options): Promise<NetworkUse> {
+export async function networkUse(agent: GuestCommands, options: Options): Promise<NetworkUse> {
   const table = (await readGuestFile(agent, '/proc/net/dev', NET_DEV_BYTES, options)).toString('latin1');
   const fields = (/^ *eth0: *([0-9 ]+)$/m.exec(table)?.[1] ?? '').split(/ +/);
   const bytesIn = (field: string | undefined) => (field ? count(Number(field)) : null);
@@ -77,7 +80,7 @@ const GROW_MS = 30_000;
  * Grows the root file system of a running guest to its disk's size.
  * Rejects, also with the guest agent's errors, unless the guest says that the file system has at least `bytes`.
  */
-export async function growRoot(agent: GuestAgent, bytes: number, signal: AbortSignal): Promise<void> {
+export async function growRoot(agent: GuestCommands, bytes: number, signal: AbortSignal): Promise<void> {
   const { exit_code, stderr } = await guestExec(agent, {
     path: `${PERL}/ld-linux-x86-64.so.2`,
     args: ['--library-path', PERL, `${PERL}/perl`, '-', String(bytes)],

@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { createLog } from '../../shared/log.ts';
-import type { GuestAgent } from './guest-agent.ts';
 import { LoginWatch } from './sshd.ts';
 
 const key = (letter: string) => `SHA256:${letter.repeat(43)}`;
@@ -31,7 +30,7 @@ class LogInGuest {
 
 function watched(has_past = false) {
   const log = new LogInGuest();
-  const watch = new LoginWatch(log as unknown as GuestAgent, has_past, createLog('test', 'silent'));
+  const watch = new LoginWatch(log, has_past, createLog('test', 'silent'));
   const look = async () => {
     let said: readonly string[] = [];
     await watch.report(async (fingerprints) => {

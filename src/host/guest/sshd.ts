@@ -16,7 +16,7 @@ import type { Log } from '../../shared/log.ts';
 import { pause } from '../../shared/retry.ts';
 import { fingerprintOf } from '../../shared/ssh-fingerprint.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
-import type { GuestAgent } from './guest-agent.ts';
+import type { GuestAgent, GuestCommands } from './guest-agent.ts';
 import { guestExec, readGuestFile, readGuestFileFrom, watchGuestFile } from './guest-commands.ts';
 
 const HOST_KEY = '/etc/ssh/ssh_host_ed25519_key.pub';
@@ -56,7 +56,7 @@ export interface Sshd {
 }
 
 /** The public half of the guest's host key. */
-export async function readHostKeys(agent: GuestAgent): Promise<HostKey[]> {
+export async function readHostKeys(agent: GuestCommands): Promise<HostKey[]> {
   const text = (await readGuestFile(agent, HOST_KEY, HOST_KEY_MAX_BYTES)).toString('latin1');
   const [type = '', base64 = ''] = text.trim().split(' ');
   if (type !== 'ssh-ed25519' || !/^[A-Za-z0-9+/]{40,200}={0,2}$/.test(base64)) {
@@ -68,7 +68,7 @@ export async function readHostKeys(agent: GuestAgent): Promise<HostKey[]> {
 
 /** Resolves with null once the guest's network answers at `sshd` and its sshd listens; else with why nobody can log in. */
 export async function waitForSshd(
-  agent: GuestAgent,
+  agent: GuestCommands,
   sshd: Sshd,
   timeout_ms: number,
   signal: AbortSignal,
@@ -95,7 +95,7 @@ function sshUnavailable(why: string): Reason {
 }
 
 /** In its own words. null: it may still be starting, or nobody can tell. */
-async function whyItFails(agent: GuestAgent, signal: AbortSignal): Promise<string | null> {
+async function whyItFails(agent: GuestCommands, signal: AbortSignal): Promise<string | null> {
   const command = { path: '/bin/sh', args: ['-c', WHY], timeout_ms: WHY_MS, signal };
   const ended = await guestExec(agent, command).catch(() => null);
   signal.throwIfAborted();
@@ -134,7 +134,7 @@ function refuses({ host, port }: Sshd, timeout_ms: number): Promise<boolean> {
   });
 }
 
-async function logsThatItListens(agent: GuestAgent, until: number, signal: AbortSignal): Promise<boolean> {
+async function logsThatItListens(agent: GuestCommands, until: number, signal: AbortSignal): Promise<boolean> {
   const watch = {
     done: (log: Buffer) => LISTENS.test(log.toString('latin1')),
     ...{ max_bytes: SSHD_LOG_MAX_BYTES, poll_ms: LOG_POLL_MS, until, signal },
@@ -201,15 +201,17 @@ const ACCEPTED = /^Accepted publickey for .* (SHA256:[A-Za-z0-9+/]{43})$/;
  *
  * Logins from before this agent adopted the guest are not reported: their time is unknown.
  */
+type WatchedGuest = Pick<GuestAgent, 'execute' | 'maybe_frozen'>;
+
 export class LoginWatch {
-  readonly #agent: GuestAgent;
+  readonly #agent: WatchedGuest;
   /** How far the log of this boot was read. null: not yet, and it holds logins from before this agent. */
   #offset: number | null;
   readonly #logins = new Set<string>();
   readonly #sender: BatchSender<typeof BATCHES.logins.item>;
 
   /** `has_past`: the log may hold logins from before this agent. */
-  constructor(agent: GuestAgent, has_past: boolean, log: Pick<Log, 'warn'>) {
+  constructor(agent: WatchedGuest, has_past: boolean, log: Pick<Log, 'warn'>) {
     this.#agent = agent;
     this.#sender = new BatchSender(BATCHES.logins, log);
     this.#offset = has_past ? null : 0;

@@ -5,7 +5,7 @@
 import { randomBytes } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { type GuestAgent, GuestAgentError } from './guest-agent.ts';
+import { GuestAgentError, type GuestCommands } from './guest-agent.ts';
 import { type GuestCommandResult, guestExec, readGuestFile, runToEnd } from './guest-commands.ts';
 
 const SCRIPT = readFileSync(join(import.meta.dirname, 'user-command.sh'), 'utf8');
@@ -40,7 +40,7 @@ export interface UserCommandResult extends GuestCommandResult {
  * Runs it as root in a new session. Rejects with GuestAgentError if the guest cannot run it (no room for its output, no process),
  * the signal's reason, or as {@link GuestAgent.execute}.
  */
-export async function runUserCommand(agent: GuestAgent, command: UserCommand): Promise<UserCommandResult> {
+export async function runUserCommand(agent: GuestCommands, command: UserCommand): Promise<UserCommandResult> {
   const { path, args, max_output_bytes } = command;
   const name = FILES + randomBytes(8).toString('hex');
   const sizes = [INLINE_BYTES, max_output_bytes + 1 - INLINE_BYTES].map(String);
@@ -76,7 +76,7 @@ function isFull(inline: Buffer): boolean {
 }
 
 async function wholeOutput(
-  agent: GuestAgent,
+  agent: GuestCommands,
   inline: Buffer,
   file: string,
   max_bytes: number,
@@ -94,7 +94,7 @@ async function wholeOutput(
   }
 }
 
-async function removeFiles(agent: GuestAgent, name: string): Promise<void> {
+async function removeFiles(agent: GuestCommands, name: string): Promise<void> {
   const args = ['rm', '-f', `${name}.1`, `${name}.2`];
   await guestExec(agent, { path: BUSYBOX, args, timeout_ms: READ_MS }).catch(() => undefined);
 }

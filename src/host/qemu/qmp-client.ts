@@ -68,7 +68,7 @@ export interface QmpWaitOptions {
   readonly signal?: AbortSignal;
 }
 
-type Arguments<C extends QmpCommandName> =
+export type CommandArguments<C extends QmpCommandName> =
   undefined extends QmpArguments<C>
     ? [args?: undefined, options?: { timeout_ms?: number }]
     : [args: QmpArguments<C>, options?: { timeout_ms?: number }];
@@ -145,7 +145,7 @@ export class QmpClient {
    * Runs one command. Several may be in flight. Rejects with {@link QmpError} (QEMU refused it),
    * {@link QmpTimeoutError} (default 10 s; a late reply is dropped) or {@link QmpClosedError}.
    */
-  execute<C extends QmpCommandName>(command: C, ...rest: Arguments<C>): Promise<QmpReturn<C>> {
+  execute<C extends QmpCommandName>(command: C, ...rest: CommandArguments<C>): Promise<QmpReturn<C>> {
     const [args, options] = rest;
     if (this.#closed) return Promise.reject(this.#closed);
     if (this.#pending.size >= MAX_PENDING) {

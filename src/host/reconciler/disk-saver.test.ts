@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { only } from '../../../test/support/only.ts';
 import type { Assignment, FlushFailure, FlushResult } from '../../protocol/types.ts';
 import { type FlushId, newId } from '../../shared/ids.ts';
 import { createLog } from '../../shared/log.ts';
@@ -10,7 +11,7 @@ const RECEIPT = { commit_id: 'c', consistency: 'filesystem' } as FlushResult;
 test('of automatic flushes that fail the first in a row is reported; a requested flush ends the row too', async () => {
   let works = true;
   const told: FlushFailure[] = [];
-  const parts = {
+  const parts = only<DiskSaverParts>({
     local: {
       flush: async () => {
         if (works) return RECEIPT;
@@ -19,10 +20,12 @@ test('of automatic flushes that fail the first in a row is reported; a requested
     },
     reporter: {
       flush: async () => undefined,
-      flushFailure: async (failure: FlushFailure) => told.push(failure),
+      flushFailure: async (failure: FlushFailure) => void told.push(failure),
     },
     log: createLog('test', 'silent'),
-  } as unknown as DiskSaverParts;
+    endMachine: assert.fail,
+    reportFailed: assert.fail,
+  });
   const saver = new DiskSaver(parts);
   const { signal } = new AbortController();
   const flush = (asked: FlushId | null, does: boolean) => {
