@@ -18,7 +18,7 @@ await pool.query(`create table if not exists bench_requests
   (id uuid primary key, name text not null, scope text not null, created_at timestamptz not null default now())`);
 
 const app = Fastify({
-  loggerInstance: createLog('bench', 'info') as never,
+  loggerInstance: createLog('bench', 'info'),
   logController: new LogController({ disableRequestLogging: true }),
 });
 app.addHook('onResponse', async (request, reply) => {

@@ -156,3 +156,9 @@ test("no text names a path of its author's machine", () => {
 test('no error of the type checker is suppressed', () => {
   assert.deepEqual(lines(others, /@ts-(ignore|nocheck|expect-error)/), []);
 });
+
+test('no test casts what it gives to the code: it has the type, or is a stand-in (`test/support/only.ts`)', () => {
+  const testing = others.filter((path) => isTest(path) || /^(test|bench)\//.test(path));
+  const found = lines(testing, /\bas (never|any)\b *([;,)\]}]|$)|\bas unknown as\b/);
+  assert.deepEqual(found, []);
+});
