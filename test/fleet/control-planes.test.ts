@@ -11,12 +11,12 @@ import { migrate } from '../../src/control-plane/db/migrate.ts';
 import { openPool } from '../../src/control-plane/db/pool.ts';
 import { claimRootKey } from '../../src/control-plane/fleet/root-key.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
-import { AnsweringHost } from '../support/answering-host.ts';
+import type { SimulatedHost } from '../simulated-host/simulated-host.ts';
 import { Balancer, type ControlPlaneProcess, FleetLab, untilKnown } from '../support/fleet-lab.ts';
 import { CANNOT_BOOT_GUESTS } from '../support/installation.ts';
+import { RecordedCommands } from '../support/recorded-commands.ts';
 import { RemoteHost } from '../support/remote-host.ts';
 import type { Answer } from '../support/rest-client.ts';
-import type { ScriptedAgent } from '../support/scripted-agent.ts';
 import { SteadyLoad } from '../support/steady-load.ts';
 import { until } from '../support/waiting.ts';
 
@@ -35,8 +35,8 @@ describe('two control planes', { timeout: 600_000 }, () => {
   let lab: FleetLab;
   let a: ControlPlaneProcess;
   let b: ControlPlaneProcess;
-  let agent: ScriptedAgent;
-  let host: AnsweringHost;
+  let host: SimulatedHost;
+  const commands = new RecordedCommands();
   let id: InstanceId;
 
   const exec = (at: ControlPlaneProcess, command: string, of: InstanceId = id): Promise<Answer<Ran>> =>
@@ -60,18 +60,14 @@ describe('two control planes', { timeout: 600_000 }, () => {
     lab = await FleetLab.start();
     a = await lab.controlPlane();
     b = await lab.controlPlane();
-    agent = await lab.host('rack-1', a.hosts_port);
-    await untilKnown(agent, 2);
-    host = new AnsweringHost(agent);
-    id = await lab.running(a, agent, 'first');
+    host = await lab.host('rack-1', a.hosts_port, commands);
+    await untilKnown(host, 2);
+    id = await lab.running(a, 'first');
   });
-  after(async () => {
-    await host?.close();
-    await lab?.dispose();
-  });
+  after(() => lab?.dispose());
 
   test('a host learns of all of them by its heartbeat', () => {
-    assert.equal(agent.client.control_planes, 2);
+    assert.equal(host.client.control_planes, 2);
   });
 
   test('commands, console, metrics and ports work at the one that the host is not connected to', async () => {
@@ -82,7 +78,7 @@ describe('two control planes', { timeout: 600_000 }, () => {
       assert.equal(log.status, 200, at.output());
       const metrics = await at.client.request('GET', `/v1/instances/${id}/vm/metrics`);
       assert.equal(metrics.status, 200);
-      assert.equal(await echoed(at, 'forward?port=5432', 'through the guest'), 'through the guest');
+      assert.equal(await echoed(at, 'forward?port=7', 'through the guest'), 'through the guest');
       const { ticket } = await at.client.expect<{ ticket: string }>(
         201,
         'POST',
@@ -93,12 +89,12 @@ describe('two control planes', { timeout: 600_000 }, () => {
   });
 
   test('each of many calls at both is run once', async () => {
-    const from = host.ran.length;
+    const from = commands.ran.length;
     const answers = await Promise.all(
       Array.from({ length: CALLS }, (_, n) => exec(n % 2 === 0 ? a : b, `once ${n}`)),
     );
     assert.deepEqual(answers.map(saying), Array(CALLS).fill(200));
-    const ran = host.ran.slice(from);
+    const ran = commands.ran.slice(from);
     assert.equal(ran.length, CALLS);
     assert.equal(new Set(ran).size, CALLS);
   });
@@ -106,11 +102,10 @@ describe('two control planes', { timeout: 600_000 }, () => {
   test('a host that reaches them by a balancer serves both', async (t) => {
     const balancer = await Balancer.open([a.hosts_port, b.hosts_port]);
     t.after(() => balancer.close());
-    const behind = await lab.host('rack-2', balancer.port);
-    const other = new AnsweringHost(behind);
-    t.after(() => other.close());
+    const other = new RecordedCommands();
+    await lab.host('rack-2', balancer.port, other);
     await lab.database.db.updateTable('hosts').set({ cordoned: true }).where('name', '=', 'rack-1').execute();
-    const there = await lab.running(a, behind, 'second');
+    const there = await lab.running(a, 'second');
     await lab.database.db.updateTable('hosts').set({ cordoned: false }).execute();
     const answers = await Promise.all(
       Array.from({ length: CALLS }, (_, n) => exec(n % 2 === 0 ? a : b, `balanced ${n}`, there)),
@@ -121,11 +116,11 @@ describe('two control planes', { timeout: 600_000 }, () => {
   });
 
   test('one is killed while calls run through it: each caller retries at most once, and no call runs twice', async () => {
-    const answer = host.hold('slow');
-    const from = host.ran.length;
+    const answer = commands.hold('slow');
+    const from = commands.ran.length;
     // The host is connected to a. These callers are at b.
     const slow = Array.from({ length: CALLS }, (_, n) => exec(b, `slow ${n}`));
-    await until('the host has them all', () => host.ran.length - from === CALLS);
+    await until('the host has them all', () => commands.ran.length - from === CALLS);
     await a.kill();
     answer();
     const first = await Promise.all(slow);
@@ -133,13 +128,13 @@ describe('two control planes', { timeout: 600_000 }, () => {
     assert.deepEqual(first.map(saying), Array(CALLS).fill(200));
     const retried = await exec(b, 'after the kill');
     assert.equal(retried.status, 200, retried.body.error?.message);
-    const ran = host.ran.slice(from);
+    const ran = commands.ran.slice(from);
     assert.equal(new Set(ran).size, ran.length);
   });
 
   test('another one, started later, serves the host at once', async () => {
     const c = await lab.controlPlane();
-    await untilKnown(agent, 3);
+    await untilKnown(host, 3);
     const { status, body } = await exec(c, 'at a new one');
     assert.deepEqual([status, body.stdout], [200, 'ran at a new one']);
     await c.kill();
@@ -164,7 +159,7 @@ describe('two control planes', { timeout: 600_000 }, () => {
     AS_ROOT,
     async (t) => {
       const c = await lab.controlPlane();
-      await untilKnown(agent, 3);
+      await untilKnown(host, 3);
       const real = await RemoteHost.start(`https://127.0.0.1:${c.hosts_port}`, await lab.token('rack-3'), {
         BERTH_ACCEL: 'tcg',
       });

@@ -3,6 +3,7 @@
  * `npm run dev`, for tests of a control plane whose hosts do their work by themselves, and for the benchmark of a large fleet. A test
  * that decides each report uses `support/scripted-agent.ts`. Everything is in memory, and gone with the process.
  */
+import type { Duplex } from 'node:stream';
 import { MinuteLog, readingsOf } from '../../src/host/calls/vm-meters.ts';
 import type { ControlPlaneClient } from '../../src/protocol/client.ts';
 import {
@@ -50,6 +51,8 @@ export interface SimulatedHostOptions {
   readonly boot_ms?: number;
   /** Replaces what a command answers whose caller waits. */
   readonly answerCommand?: (command: readonly string[]) => Promise<ExecResult>;
+  /** A connection to the sshd of any guest. Default: there is none. */
+  readonly connectSshd?: () => Promise<Duplex>;
   readonly log?: Log;
 }
 
@@ -237,6 +240,11 @@ export class SimulatedHost {
         return { now: guest.sample(), interval_seconds: SAMPLE_MS / 1_000, samples };
       }
       case 'ssh':
+        this.#guest(call);
+        if (this.#options.connectSshd) {
+          joinStreams(await openStream(), await this.#options.connectSshd());
+          return null;
+        }
         throw new CallRefusal('failed', 'A simulated guest has no sshd. Use execs, files or the console.');
     }
   }

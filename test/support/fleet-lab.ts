@@ -17,14 +17,15 @@ import { hostsCertificate } from '../../src/control-plane/fleet/hosts-certificat
 import { findRootKey } from '../../src/control-plane/fleet/root-key.ts';
 import { hashToken } from '../../src/control-plane/identity/tokens.ts';
 import { makeDataFolder } from '../../src/launcher/data-folder.ts';
+import { ControlPlaneClient } from '../../src/protocol/client.ts';
 import { composeJoinToken, parseJoinToken } from '../../src/protocol/protocol.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
+import { SimulatedHost, type SimulatedHostOptions } from '../simulated-host/simulated-host.ts';
 import { startDatabase, type TestDatabase } from './database.ts';
 import { endIfInterrupted } from './interrupted.ts';
 import { ownPort } from './own-ports.ts';
-import { type InstanceBody, RestClient } from './rest-client.ts';
+import { type InstanceBody, RestClient, type VmBody } from './rest-client.ts';
 import { bucketSettings, S3Server } from './s3-server.ts';
-import { FACTS, ScriptedAgent } from './scripted-agent.ts';
 import { until, untilWorks } from './waiting.ts';
 
 const MAIN = join(import.meta.dirname, '..', '..', 'src', 'main.ts');
@@ -49,7 +50,7 @@ export class FleetLab {
   /** The settings of the object store. */
   readonly bucket: Readonly<Record<string, string>>;
   readonly #children: ChildProcess[] = [];
-  readonly #agents: ScriptedAgent[] = [];
+  readonly #hosts: SimulatedHost[] = [];
   readonly #disposed: () => void;
   #started = 0;
 
@@ -125,19 +126,32 @@ export class FleetLab {
   }
 
   /** A host that joins at the given port, by a token as `berth host add` prints it. It knows no other control plane yet. */
-  async host(name: string, port: number): Promise<ScriptedAgent> {
-    const { token, fingerprint } = parseJoinToken(await this.token(name)) ?? assert.fail('a join token');
-    const agent = new ScriptedAgent(`https://127.0.0.1:${port}`, token, fingerprint);
-    this.#agents.push(agent);
-    await agent.connect();
-    return agent;
+  async host(
+    name: string,
+    port: number,
+    options: Omit<SimulatedHostOptions, 'client'> = {},
+  ): Promise<SimulatedHost> {
+    return this.hostWith(await this.token(name), port, options);
+  }
+
+  async hostWith(
+    join_token: string,
+    port: number,
+    options: Omit<SimulatedHostOptions, 'client'> = {},
+  ): Promise<SimulatedHost> {
+    const { token, fingerprint } = parseJoinToken(join_token) ?? assert.fail('a join token');
+    const client = new ControlPlaneClient({ address: `https://127.0.0.1:${port}`, token, fingerprint });
+    const host = new SimulatedHost({ ...options, client });
+    this.#hosts.push(host);
+    await host.connect();
+    return host;
   }
 
   /** As what `berth host add` prints, of a host that has joined already. */
   async token(name: string): Promise<string> {
     const token = `berth_host_${randomBytes(24).toString('hex')}0`;
     const { db } = this.database;
-    const capacity = { cpus: 64, memory_mib: FACTS.memory_mib };
+    const capacity = { cpus: 64, memory_mib: 256 * 1024 };
     const join_hash = randomBytes(32);
     assert(await insertRemoteHost(db, name, join_hash, capacity));
     assert(await useJoinToken(db, join_hash, hashToken(token)));
@@ -151,19 +165,21 @@ export class FleetLab {
     return (await hostsCertificate(db, root_key)).cert;
   }
 
-  /** A VM that runs at the host. */
-  async running(at: ControlPlaneProcess, agent: ScriptedAgent, name: string): Promise<InstanceId> {
+  /** A new instance whose VM runs. */
+  async running(at: ControlPlaneProcess, name: string): Promise<InstanceId> {
     const { id } = await at.client.expect<InstanceBody>(201, 'POST', '/v1/instances', { name });
-    const instance_id = id as InstanceId;
-    await untilWorks('it is placed', () => at.client.expect(202, 'POST', `/v1/instances/${id}/vm`));
-    await agent.assigned(instance_id);
-    await agent.ready(instance_id);
-    return instance_id;
+    const path = `/v1/instances/${id}/vm`;
+    await untilWorks('it is placed', () => at.client.expect(202, 'POST', path));
+    await until(
+      'it runs',
+      async () => (await at.client.expect<VmBody>(200, 'GET', path)).state === 'running',
+    );
+    return id as InstanceId;
   }
 
   async dispose(): Promise<void> {
     this.#disposed();
-    for (const agent of this.#agents) await agent.close();
+    await Promise.all(this.#hosts.map((host) => host.close()));
     for (const child of this.#children) {
       if (child.exitCode !== null || child.signalCode !== null) continue;
       const gone = once(child, 'exit');
@@ -230,9 +246,9 @@ export class Balancer {
 }
 
 /** Waits until the host's client knows so many control planes, by its heartbeats. */
-export async function untilKnown(agent: ScriptedAgent, count: number): Promise<void> {
+export async function untilKnown(host: SimulatedHost, count: number): Promise<void> {
   await until(`the host knows ${count} control planes`, async () => {
-    await agent.heartbeat();
-    return agent.client.control_planes === count;
+    await host.heartbeat().catch(() => undefined);
+    return host.client.control_planes === count;
   });
 }
