@@ -3,6 +3,8 @@
 # lock file's hash rather than its time, which a checkout changes.
 
 NODE=node_modules/.bin/node
+# Only for Linux is there a Node.js among the packages. Elsewhere (`npm run dev`, untried) the one of the PATH must be 24 or newer.
+[ "$(uname -s)" = Linux ] || NODE=$(command -v node || true)
 stamp=node_modules/.berth-installed
 
 berth_fail() {
@@ -10,7 +12,7 @@ berth_fail() {
   exit 1
 }
 
-wanted_stamp() { sha256sum package-lock.json | cut -d ' ' -f 1; }
+wanted_stamp() { { sha256sum package-lock.json 2> /dev/null || shasum -a 256 package-lock.json; } | cut -d ' ' -f 1; }
 
 packages_are_there() { [ -x "$NODE" ] && [ "$(cat "$stamp" 2> /dev/null)" = "$(wanted_stamp)" ]; }
 
