@@ -6,7 +6,7 @@ import { cpus, totalmem } from 'node:os';
 import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { BATCHES, BatchSender } from '../protocol/batches.ts';
 import { type DiskReport, type HostFacts, HostImage, IMAGES_MAX } from '../protocol/host-types.ts';
-import { fits } from '../protocol/schemas.ts';
+import { conforms } from '../protocol/schemas.ts';
 import type { PollResponse } from '../protocol/types.ts';
 import { messageOf } from '../shared/errors.ts';
 import { type InstanceId, isId } from '../shared/ids.ts';
@@ -283,7 +283,7 @@ export class Agent {
       images: images
         .map(({ id, version }) => ({ id, version }))
         // A folder that somebody named otherwise must not fail the heartbeat.
-        .filter((image) => fits(HostImage, image))
+        .filter((image) => conforms(HostImage, image))
         .slice(0, IMAGES_MAX),
       enforces_egress: this.#context.network !== null,
       ...(this.#facts.machine === null ? {} : { machine: this.#facts.machine }),

@@ -11,7 +11,7 @@ import type { Paths } from '../config/paths.ts';
 import { ControlPlaneClient, CredentialRefused } from '../protocol/client.ts';
 import { CONTROL_PLANES_MAX, ControlPlanePlace } from '../protocol/ingress-types.ts';
 import { type JoinToken, parseJoinToken } from '../protocol/protocol.ts';
-import { fits } from '../protocol/schemas.ts';
+import { conforms } from '../protocol/schemas.ts';
 import { assert } from '../shared/assert.ts';
 import { messageOf } from '../shared/errors.ts';
 import type { Log } from '../shared/log.ts';
@@ -225,7 +225,7 @@ export async function readControlPlanes(
 ): Promise<readonly ControlPlanePlace[]> {
   try {
     const read: unknown = JSON.parse(await readFile(control_planes, 'utf8'));
-    if (!fits(Kept, read)) return [];
+    if (!conforms(Kept, read)) return [];
     const kept = read as Static<typeof Kept>;
     return kept.given === given ? kept.known : [];
   } catch {

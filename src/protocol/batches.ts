@@ -13,7 +13,7 @@ import type { Log } from '../shared/log.ts';
 import { untrustedText } from '../shared/untrusted-text.ts';
 import { RequestRefused } from './client.ts';
 import { ROUTES } from './routes.ts';
-import { type Of, problemOf } from './schemas.ts';
+import { type Of, violationOf } from './schemas.ts';
 
 export interface Batch<Item extends TSchema> {
   /** Of one item, for the log. */
@@ -128,7 +128,7 @@ export class BatchSender<Item extends TSchema> {
   }
 
   #mayBeSent(item: Of<Item>): boolean {
-    const problem = problemOf(this.#batch.item, item);
+    const problem = violationOf(this.#batch.item, item);
     if (problem !== null) this.#drop(item, problem);
     return problem === null && this.#dropped.get(this.#nameOf(item)) !== JSON.stringify(item);
   }

@@ -9,13 +9,13 @@ import { type Dispatcher, request, upgrade } from 'undici';
 import type { InstanceId } from '../shared/ids.ts';
 import { traceHeaders } from '../shared/tracing.ts';
 import { untrustedText } from '../shared/untrusted-text.ts';
-import { type ControlPlaneAddress, ControlPlanePlaces, type Place } from './control-planes.ts';
+import { type ControlPlaneAccess, type ControlPlaneAddress, ControlPlanePlaces } from './control-planes.ts';
 import { type AnswerRequest, CONSOLE_PROTOCOL, consoleStreamPath, tunnelPath } from './host-calls.ts';
 import type { FoundImage } from './host-types.ts';
 import type { ControlPlanePlace } from './ingress-types.ts';
 import { AGENT_PROTOCOL, PROTOCOL_HEADER, ProtocolRefusal } from './protocol.ts';
 import { type AgentRoute, ROUTES } from './routes.ts';
-import { type Of, problemOfAnswer } from './schemas.ts';
+import { answerViolationOf, type Of } from './schemas.ts';
 import type { DiskHead } from './types.ts';
 
 type Body<Name extends keyof typeof ROUTES> = Of<(typeof ROUTES)[Name]['request']>;
@@ -336,7 +336,7 @@ export class ControlPlaneClient {
     if (status !== 200)
       throw new RequestRefused(`the control plane refuses ${path} with ${status}: ${text.slice(0, 300)}`);
     const answer = parsed(text);
-    const problem = problemOfAnswer(schema, answer);
+    const problem = answerViolationOf(schema, answer);
     if (problem !== null)
       throw new ControlPlaneUnavailable(`the answer to ${path} cannot be read: ${problem}`);
     this.#answered_at_ms = performance.now();
@@ -344,7 +344,7 @@ export class ControlPlaneClient {
   }
 
   /** It cannot reach its database, or is of another version. An answer to a call may fail because of a third one. */
-  #leaveAfter(status: number, path: string, place: Place): void {
+  #leaveAfter(status: number, path: string, place: ControlPlaneAccess): void {
     if ((status >= 500 && path !== ROUTES.answerCall.path) || status === 426) this.#places.leave(place);
   }
 
@@ -376,7 +376,7 @@ function parsed(text: string): unknown {
 
 function refusalIn(text: string): string {
   const body = parsed(text);
-  return problemOfAnswer(ProtocolRefusal, body) === null
+  return answerViolationOf(ProtocolRefusal, body) === null
     ? (body as Of<typeof ProtocolRefusal>).error.message
     : 'the control plane speaks another version of the agent protocol';
 }

@@ -36,12 +36,12 @@ export interface ControlPlaneAddress {
   /** Of the certificate that the control plane must show (`X509Certificate.fingerprint256`). */
   readonly fingerprint?: string;
   /** As {@link ControlPlanePlaces.learn} has reported them. */
-  readonly known?: readonly KnownPlace[];
+  readonly known?: readonly KnownControlPlane[];
 }
 
-type KnownPlace = Pick<Place, 'fingerprint'> & { readonly url: string };
+type KnownControlPlane = Pick<ControlPlaneAccess, 'fingerprint'> & { readonly url: string };
 
-export interface Place {
+export interface ControlPlaneAccess {
   readonly origin: string;
   readonly fingerprint: string | undefined;
   readonly agent: Agent;
@@ -57,7 +57,7 @@ type Connect = NonNullable<Agent.Options['connect']>;
 
 const leaseAgent = (connect: Connect) => new Agent({ connect, connections: 1 });
 
-function placeAt(address: string, fingerprint: string | undefined): Place {
+function placeAt(address: string, fingerprint: string | undefined): ControlPlaneAccess {
   const socket = address.startsWith('unix:') ? address.slice('unix:'.length) : undefined;
   const plain = socket === undefined ? { timeout: CONNECT_MS } : { socketPath: socket };
   const connect = fingerprint === undefined ? plain : pinnedConnector(fingerprint);
@@ -74,16 +74,16 @@ function placeAt(address: string, fingerprint: string | undefined): Place {
 }
 
 /** The pinned certificate, or the one that has replaced it. Undefined: none is pinned. */
-function stillShown(pinned: string | undefined, known: readonly KnownPlace[]): string | undefined {
+function stillShown(pinned: string | undefined, known: readonly KnownControlPlane[]): string | undefined {
   if (pinned === undefined || known.some(({ fingerprint }) => fingerprint === pinned)) return pinned;
   return known[0]?.fingerprint;
 }
 
 export class ControlPlanePlaces {
   readonly #onLearned: (known: readonly ControlPlanePlace[]) => void;
-  #given: Place;
-  #places: readonly Place[];
-  #current: Place;
+  #given: ControlPlaneAccess;
+  #places: readonly ControlPlaneAccess[];
+  #current: ControlPlaneAccess;
 
   /** `onLearned` gets what was learned at each change, to keep it for the next start. */
   constructor(
@@ -97,7 +97,7 @@ export class ControlPlanePlaces {
     this.#adopt(known);
   }
 
-  get current(): Place {
+  get current(): ControlPlaneAccess {
     return this.#current;
   }
 
@@ -106,7 +106,7 @@ export class ControlPlanePlaces {
   }
 
   /** It has failed: the next call goes to the next one. */
-  leave(place: Place): void {
+  leave(place: ControlPlaneAccess): void {
     if (place !== this.#current || this.#places.length === 1) return;
     const next = (this.#places.indexOf(place) + 1) % this.#places.length;
     this.#current = this.#places[next] ?? this.#given;
@@ -132,12 +132,12 @@ export class ControlPlanePlaces {
   }
 
   /** Whether they differ from those that were known. */
-  #adopt(known: readonly KnownPlace[]): boolean {
+  #adopt(known: readonly KnownControlPlane[]): boolean {
     if (known.length === 0) return false;
     const before = this.#places;
     const found = [...before];
     const at = (url: string, fingerprint: string | undefined) => {
-      const is = (each: Place) => each.origin === url && each.fingerprint === fingerprint;
+      const is = (each: ControlPlaneAccess) => each.origin === url && each.fingerprint === fingerprint;
       const place = found.find(is) ?? placeAt(url, fingerprint);
       if (!found.includes(place)) found.push(place);
       return place;

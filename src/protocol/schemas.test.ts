@@ -2,13 +2,13 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { OpenPortResult } from './host-calls.ts';
 import { OpenPortResponse } from './ingress-types.ts';
-import { fits, GuestSshAddress } from './schemas.ts';
+import { conforms, GuestSshAddress } from './schemas.ts';
 
 /** As the host answers the control plane, and that its ingress. */
 const mayBeDialled = (address: string) => {
   const [by_host, by_control_plane] = [
-    fits(OpenPortResult, { address }),
-    fits(OpenPortResponse, { outcome: 'open', address }),
+    conforms(OpenPortResult, { address }),
+    conforms(OpenPortResponse, { outcome: 'open', address }),
   ];
   assert.equal(by_host, by_control_plane, address);
   return by_host;
@@ -26,7 +26,7 @@ test('an ingress dials only addresses that guests have', () => {
 });
 
 test('a guest’s sshd is at its own address, or at the loopback', () => {
-  for (const own of ['198.18.85.240:22', '127.0.0.1:40000']) assert.ok(fits(GuestSshAddress, own), own);
+  for (const own of ['198.18.85.240:22', '127.0.0.1:40000']) assert.ok(conforms(GuestSshAddress, own), own);
   for (const other of ['127.0.0.2:22', '10.0.0.1:22', '198.18.0.999:22', '198.19.0.1:22'])
-    assert.ok(!fits(GuestSshAddress, other), other);
+    assert.ok(!conforms(GuestSshAddress, other), other);
 });

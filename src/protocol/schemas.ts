@@ -101,17 +101,17 @@ function compiled(schema: TSchema, open: boolean): ReturnType<typeof Compile> {
   return found;
 }
 
-export function fits(schema: TSchema, value: unknown): boolean {
+export function conforms(schema: TSchema, value: unknown): boolean {
   return compiled(schema, false).Check(value);
 }
 
 /** Where `value` violates the schema, without any content of it; null when it does not. */
-export function problemOf(schema: TSchema, value: unknown): string | null {
+export function violationOf(schema: TSchema, value: unknown): string | null {
   return problem(compiled(schema, false), value);
 }
 
-/** As {@link problemOf}, but unknown fields are allowed: an answer may come from a newer version. */
-export function problemOfAnswer(schema: TSchema, value: unknown): string | null {
+/** As {@link violationOf}, but unknown fields are allowed: an answer may come from a newer version. */
+export function answerViolationOf(schema: TSchema, value: unknown): string | null {
   return problem(compiled(schema, true), value);
 }
 

@@ -89,11 +89,11 @@ export function isWithin(limit: Limit, used: number, wanted = 1): boolean {
 /** @throws AppError QUOTA_EXCEEDED naming the quota, where `wanted` on top of `used` is past `limit` */
 export function requireWithin(quota: Quota, limit: Limit, used: number, wanted = 1): void {
   if (isWithin(limit, used, wanted)) return;
-  throw new AppError('QUOTA_EXCEEDED', refusalOf(quota, limit, used, wanted));
+  throw new AppError('QUOTA_EXCEEDED', quotaRefusal(quota, limit, used, wanted));
 }
 
 /** What a refusal says: the quota, its use, and what to do. */
-export function refusalOf(quota: Quota, limit: Limit, used: number, wanted = 1) {
+function quotaRefusal(quota: Quota, limit: Limit, used: number, wanted = 1) {
   const [whose, setting] = isOfAccount(quota)
     ? ["The account's", 'BERTH_QUOTA_DEFAULTS']
     : ["The organisation's", 'berth org quota'];

@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { findCertificates } from '../../src/control-plane/fleet/control-plane-store.ts';
-import { fingerprintOf } from '../../src/control-plane/fleet/hosts-certificate.ts';
+import { certificateFingerprint } from '../../src/control-plane/fleet/hosts-certificate.ts';
 import { hashToken } from '../../src/control-plane/identity/tokens.ts';
 import { parseJoinToken } from '../../src/protocol/protocol.ts';
 import { type ControlPlaneProcess, FleetLab, untilKnown } from '../support/fleet-lab.ts';
@@ -88,7 +88,7 @@ describe('a replacement of the certificate that hosts pin', { timeout: 300_000 }
     const stale = new ScriptedAgent(
       `https://127.0.0.1:${first.hosts_port}`,
       'any',
-      fingerprintOf(old?.certificate ?? ''),
+      certificateFingerprint(old?.certificate ?? ''),
     );
     await assert.rejects(stale.heartbeat(), ({ cause }: Error) => /certificate/.test(String(cause)));
   });

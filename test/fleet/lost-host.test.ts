@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { sweepOrphans } from '../../src/control-plane/disks/remove-objects.ts';
-import { ensureHost, isLost, listLeases, markLost } from '../../src/control-plane/fleet/host-store.ts';
+import { ensureHost, isHostLost, listLeases, markLost } from '../../src/control-plane/fleet/host-store.ts';
 import { expireHosts, LeaseMonitor, marginMs } from '../../src/control-plane/fleet/lease-monitor.ts';
 import { hashToken } from '../../src/control-plane/identity/tokens.ts';
 import { listFreed, removeInstance } from '../../src/control-plane/instances/store.ts';
@@ -124,7 +124,7 @@ describe('with a second host', () => {
     const stopping = await running(b.agent);
     assert.equal((await api.as(owner).delete(`/v1/instances/${stopping.id}/vm`)).status, 202);
     await timePasses(b.agent, both);
-    assert(await isLost(db, b.id));
+    assert(await isHostLost(db, b.id));
     for (const { id } of [instance, stopping]) {
       const vm = await stateOf(api, owner, id);
       assert.deepEqual([vm.state, vm.reason?.code, vm.reason?.actor], ['failed', 'host_lost', 'system']);
@@ -187,7 +187,7 @@ describe('with a second host', () => {
 
     // Back, it finds nothing of it to run, and is a host as any.
     await renew(b.agent);
-    assert.equal(await isLost(db, b.id), false);
+    assert.equal(await isHostLost(db, b.id), false);
     const left = await b.agent.assignments();
     assert(!left.some((each) => each.instance_id === instance.id));
     assert.equal(left.find((each) => each.instance_id === stopping.id)?.desired, 'failed');
@@ -257,7 +257,7 @@ describe('with a second host', () => {
     const [lease] = (await listLeases(db)).filter(({ id }) => id === b.id);
     await renew(b.agent);
     assert.equal(await markLost(db, b.id, lease?.beat ?? 0), 'renewed');
-    assert.equal(await isLost(db, b.id), false);
+    assert.equal(await isHostLost(db, b.id), false);
   });
 
   test('an instance of a lost host can be deleted; the host removes its files when it is back', async () => {
@@ -340,7 +340,7 @@ test('a removed host that is given up already is not locked again', async () => 
   await db.updateTable('hosts').set({ removed_at: new Date() }).where('id', '=', id).execute();
   const watch = new LeaseMonitor();
   for (let now_ms = 0; now_ms <= OVER_MS; now_ms += 1_000) await expireHosts(db, watch, log, () => now_ms);
-  assert(await isLost(db, id));
+  assert(await isHostLost(db, id));
   await db.transaction().execute(async (tx) => {
     await tx.selectFrom('hosts').select('id').where('id', '=', id).forUpdate().execute();
     await expireHosts(db, watch, log, () => OVER_MS);

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { test } from 'node:test';
 import { ROUTES } from '../../src/protocol/routes.ts';
-import { fits, problemOfAnswer, Text } from '../../src/protocol/schemas.ts';
+import { answerViolationOf, conforms, Text } from '../../src/protocol/schemas.ts';
 import { DiskHead, HeadResponse } from '../../src/protocol/types.ts';
 import { AGENT_DOCUMENT_PATH, agentDocument } from '../../src/protocol/write-document.ts';
 import { untrustedText } from '../../src/shared/untrusted-text.ts';
@@ -52,10 +52,10 @@ test('messages for people are truncated to their bound, whatever they contain', 
     '\u{1f600}'.repeat(300),
     '',
   ]) {
-    assert(fits(Text, untrustedText(text)), JSON.stringify(untrustedText(text)));
+    assert(conforms(Text, untrustedText(text)), JSON.stringify(untrustedText(text)));
   }
   assert.equal(untrustedText('The disk is full.'), 'The disk is full.');
-  assert(!fits(Text, 'x'.repeat(301)) && !fits(Text, 'a\nb') && !fits(Text, '\ud800'));
+  assert(!conforms(Text, 'x'.repeat(301)) && !conforms(Text, 'a\nb') && !conforms(Text, '\ud800'));
 });
 
 test('unknown fields in a response of a newer control plane are ignored, known ones are validated', () => {
@@ -69,12 +69,12 @@ test('unknown fields in a response of a newer control plane are ignored, known o
     ...{ layers: [], keys: [], encryption: true, boot_order: [] },
   };
   const answer = { outcome: 'head', head };
-  assert.equal(problemOfAnswer(HeadResponse, answer), null);
+  assert.equal(answerViolationOf(HeadResponse, answer), null);
   assert.equal(
-    problemOfAnswer(HeadResponse, { ...answer, head: { ...head, colour: 'red' }, more: [] }),
+    answerViolationOf(HeadResponse, { ...answer, head: { ...head, colour: 'red' }, more: [] }),
     null,
   );
-  assert(!fits(DiskHead, { ...head, colour: 'red' }));
+  assert(!conforms(DiskHead, { ...head, colour: 'red' }));
   for (const wrong of [
     undefined,
     null,
@@ -82,5 +82,5 @@ test('unknown fields in a response of a newer control plane are ignored, known o
     { outcome: 'head' },
     { outcome: 'head', head: { ...head, epoch: -1 } },
   ])
-    assert.notEqual(problemOfAnswer(HeadResponse, wrong), null);
+    assert.notEqual(answerViolationOf(HeadResponse, wrong), null);
 });

@@ -5,7 +5,7 @@ import { describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { CommandError } from '../../src/cli/command-error.ts';
 import { addHost, listHosts, removeHost, replaceHost } from '../../src/cli/server/hosts.ts';
-import { ensureHost, HostTakenError, isLost } from '../../src/control-plane/fleet/host-store.ts';
+import { ensureHost, HostTakenError, isHostLost } from '../../src/control-plane/fleet/host-store.ts';
 import { expireHosts, LeaseMonitor, marginMs } from '../../src/control-plane/fleet/lease-monitor.ts';
 import { hashToken } from '../../src/control-plane/identity/tokens.ts';
 import { CredentialRefused } from '../../src/protocol/client.ts';
@@ -72,7 +72,7 @@ describe('a host that was removed with --lost', () => {
       assert.equal((await stateOf(api, owner, runs)).state, 'running', 'that machine may still run it');
       const early = await start(failed);
       assert.deepEqual([early.status, early.body.error.code], [503, 'UNAVAILABLE']);
-      assert.equal(await isLost(db, host_id), false);
+      assert.equal(await isHostLost(db, host_id), false);
 
       await watchUntil(monitor, over_ms, over_ms);
       const vm = await stateOf(api, owner, runs);

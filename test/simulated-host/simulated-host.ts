@@ -16,7 +16,7 @@ import {
   type VmSample,
 } from '../../src/protocol/host-calls.ts';
 import type { HostFacts } from '../../src/protocol/host-types.ts';
-import { fits } from '../../src/protocol/schemas.ts';
+import { conforms } from '../../src/protocol/schemas.ts';
 import { Signal } from '../../src/shared/concurrency.ts';
 import { messageOf } from '../../src/shared/errors.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
@@ -169,7 +169,7 @@ export class SimulatedHost {
   async #answer({ id, call }: PendingCall): Promise<void> {
     const answer = await this.#execute(id, call).then(
       (result) => {
-        if (!fits(RESULTS[call.kind], result)) throw new Error(`no sensible answer to ${call.kind}`);
+        if (!conforms(RESULTS[call.kind], result)) throw new Error(`no sensible answer to ${call.kind}`);
         return { result };
       },
       (error: unknown) => ({ error: failureOf(error) }),

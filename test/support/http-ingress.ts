@@ -13,7 +13,7 @@ import {
   HttpReport,
   type HttpRoute,
 } from '../../src/protocol/ingress-types.ts';
-import { problemOf } from '../../src/protocol/schemas.ts';
+import { violationOf } from '../../src/protocol/schemas.ts';
 import { newId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';
 import { TrustedProxies } from '../../src/shared/networks.ts';
@@ -86,7 +86,7 @@ export async function proxyTo(
         : { outcome: 'redeemed', cookie, max_age_seconds: 43_200 };
     },
     reportHttp: async (report: HttpReport) => {
-      const problem = problemOf(HttpReport, report);
+      const problem = violationOf(HttpReport, report);
       if (problem !== null) throw new RequestRefused(problem);
       reports.push(report);
     },

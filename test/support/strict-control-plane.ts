@@ -5,7 +5,7 @@ import type { AddressInfo } from 'node:net';
 import type { TestContext } from 'node:test';
 import { ControlPlaneClient } from '../../src/protocol/client.ts';
 import { ROUTES } from '../../src/protocol/routes.ts';
-import { problemOf } from '../../src/protocol/schemas.ts';
+import { violationOf } from '../../src/protocol/schemas.ts';
 import { present } from '../../src/shared/assert.ts';
 
 export interface StrictControlPlane {
@@ -43,7 +43,7 @@ export async function strictControlPlane(
       `route ${request.url}`,
     );
     const body = JSON.parse(text) as Record<string, unknown>;
-    const problem = problemOf(route.request, body);
+    const problem = violationOf(route.request, body);
     const status = problem === null ? await statusOf({ path, text }) : 400;
     said.push({ path, text, status });
     if (status === 200) bodies.push({ path, body });

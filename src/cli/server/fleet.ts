@@ -18,7 +18,7 @@ import {
   listLive,
 } from '../../control-plane/fleet/control-plane-store.ts';
 import {
-  fingerprintOf,
+  certificateFingerprint,
   hostsCertificate,
   renewCertificate,
   TOLD_SECONDS,
@@ -74,7 +74,7 @@ export async function showHostsCertificate({ db }: ServerContext): Promise<strin
 
 function nameOf({ present, next }: KeptCertificates, fingerprint: string): string {
   const is = (each: { readonly certificate: string } | null) =>
-    each !== null && fingerprintOf(each.certificate) === fingerprint;
+    each !== null && certificateFingerprint(each.certificate) === fingerprint;
   if (is(next)) return 'the new certificate';
   if (!is(present)) return 'a replaced certificate: restart it';
   return next === null ? 'the certificate' : 'the old certificate';

@@ -8,7 +8,7 @@ import {
   insertRemoteHost,
   listFleet,
   listUnsaved,
-  markRemoved,
+  markHostRemoved,
   type SetCapacity,
   setCapacity,
   setLabels,
@@ -351,7 +351,7 @@ export async function removeHost(server: ServerContext, name: string, lost: bool
         `unsaved writes of ${unsaved.join(', ')} may be on ${name} alone: start or stop them there first, or give --lost`,
         { exit_code: EXIT.state },
       );
-    await markRemoved(tx, host.id);
+    await markHostRemoved(tx, host.id);
     await noteOperator(tx, server, 'host.remove', host.id, { name, lost });
     return `Removed ${name}, and revoked its credential.${afterRemoval(host, unsaved)}\n`;
   });
@@ -382,7 +382,7 @@ export async function replaceHost(server: ServerContext, name: string, gone: boo
         { exit_code: EXIT.state },
       );
     const unsaved = await listUnsaved(tx, host.id);
-    await markRemoved(tx, host.id);
+    await markHostRemoved(tx, host.id);
     await noteOperator(tx, server, 'host.replace', host.id, { name });
     return `Removed ${name}. The next npm start on this database is ${name}.${afterRemoval(host, unsaved)}\n`;
   });

@@ -64,7 +64,7 @@ const wakeSealer = committed.notify;
 /** Calls `wake` after each commit of an audit entry in this process. Returns the function that unsubscribes. */
 export const onAuditCommitted = committed.subscribe;
 
-export interface Verdict {
+export interface ChainVerdict {
   /** How many entries of the chain fit, from its beginning. */
   readonly entries: number;
   /** The number of the first entry that does not fit; null: the chain is whole. */
@@ -112,7 +112,7 @@ export class AuditLog {
   }
 
   /** Checks an organisation's chain and its unsealed entries, as they were at one moment. */
-  async verify(db: Db, org_id: OrgId): Promise<Verdict> {
+  async verify(db: Db, org_id: OrgId): Promise<ChainVerdict> {
     return db
       .transaction()
       .setIsolationLevel('repeatable read')
@@ -122,7 +122,7 @@ export class AuditLog {
       }));
   }
 
-  async #verifyChain(tx: Tx, org_id: OrgId): Promise<Pick<Verdict, 'entries' | 'broken_at'>> {
+  async #verifyChain(tx: Tx, org_id: OrgId): Promise<Pick<ChainVerdict, 'entries' | 'broken_at'>> {
     let previous = NO_MAC;
     let seq = 0;
     for await (const entry of listSealed(tx, org_id)) {
@@ -136,7 +136,7 @@ export class AuditLog {
     return { entries: seq, broken_at: whole ? null : seq + 1 };
   }
 
-  async #verifyUnsealed(tx: Tx, org_id: OrgId): Promise<Pick<Verdict, 'unsealed' | 'altered'>> {
+  async #verifyUnsealed(tx: Tx, org_id: OrgId): Promise<Pick<ChainVerdict, 'unsealed' | 'altered'>> {
     let unsealed = 0;
     for await (const entry of listUnsealed(tx, org_id)) {
       if (!this.#macs.own(entry).equals(entry.mac)) return { unsealed, altered: entry.id };

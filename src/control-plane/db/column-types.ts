@@ -50,4 +50,4 @@ export type ExecState = (typeof EXEC_STATES)[number];
 
 /** Who may use an HTTP port. */
 export const ACCESSES = ['private', 'public'] as const;
-export type Access = (typeof ACCESSES)[number];
+export type PortAccess = (typeof ACCESSES)[number];

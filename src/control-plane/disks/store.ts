@@ -312,7 +312,7 @@ export async function eraseGivenUserData(tx: Tx, instance_id: InstanceId): Promi
 
 /** An instance's disk is placed on the host of its newest VM, and on no other. */
 
-export interface Placement {
+export interface DiskPlacement {
   readonly deleting: boolean;
   readonly disk_epoch: number;
   /** Of the newest VM; null when there was none, or its host has released a deleted instance. */
@@ -322,8 +322,8 @@ export interface Placement {
 }
 
 /** Undefined when there is no such instance. */
-export async function findPlacement(tx: Tx, instance_id: InstanceId): Promise<Placement | undefined> {
-  const { rows } = await sql<Placement>`
+export async function findPlacement(tx: Tx, instance_id: InstanceId): Promise<DiskPlacement | undefined> {
+  const { rows } = await sql<DiskPlacement>`
     select i.deleting, d.epoch as disk_epoch, v.id as vm_id, v.host_id, v.state
     from instances i join disks d on d.instance_id = i.id
     left join lateral (
@@ -334,7 +334,7 @@ export async function findPlacement(tx: Tx, instance_id: InstanceId): Promise<Pl
 }
 
 /** Whether its VM may write, or has unsaved writes. */
-export function mayWrite({ deleting, state }: Pick<Placement, 'deleting' | 'state'>): boolean {
+export function mayWrite({ deleting, state }: Pick<DiskPlacement, 'deleting' | 'state'>): boolean {
   return !deleting && state !== null && state !== 'stopped' && state !== 'suspended';
 }
 

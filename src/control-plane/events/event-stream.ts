@@ -33,7 +33,7 @@ const BUFFER_BYTES = 64 * 1024;
 /** The reader's delay before it reconnects. */
 const RETRY_MS = 2_000;
 
-export interface StreamFrame {
+export interface EventFrame {
   /** A stream can resume after it; absent: it cannot. */
   readonly id?: string;
   readonly event: string;
@@ -49,9 +49,9 @@ export interface StreamSource {
     principal: Principal,
     position: number,
     limit: number,
-  ) => Promise<readonly { readonly position: number; readonly frame: StreamFrame }[]>;
+  ) => Promise<readonly { readonly position: number; readonly frame: EventFrame }[]>;
   /** A frame that is sent after the rows whenever it has changed. */
-  readonly state?: (principal: Principal) => Promise<StreamFrame>;
+  readonly state?: (principal: Principal) => Promise<EventFrame>;
 }
 
 export interface StreamContext {
@@ -196,7 +196,7 @@ class Pump {
 }
 
 /** JSON without line breaks, so `data` is one line. */
-function frameText({ id, event, data }: StreamFrame): string {
+function frameText({ id, event, data }: EventFrame): string {
   return `${id === undefined ? '' : `id: ${id}\n`}event: ${event}\ndata: ${JSON.stringify(data)}\n\n`;
 }
 

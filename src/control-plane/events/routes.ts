@@ -20,7 +20,7 @@ import {
   pageQuery,
   Time,
 } from '../http/schemas.ts';
-import { actorNames } from '../identity/account-store.ts';
+import { findActorNames } from '../identity/account-store.ts';
 import type { Scope } from '../identity/permissions.ts';
 import type { Principal } from '../identity/principal.ts';
 import type { EventStreams, StreamSource } from './event-stream.ts';
@@ -105,7 +105,7 @@ async function shown(
   rows: readonly NumberedEvent[],
 ): Promise<readonly { readonly row: NumberedEvent; readonly view: EventView }[]> {
   const may_know = principal.scopes.has('org:read');
-  const names = await actorNames(tx, principal.org_id, may_know ? rows.map(({ actor }) => actor) : []);
+  const names = await findActorNames(tx, principal.org_id, may_know ? rows.map(({ actor }) => actor) : []);
   return rows.map((row) => ({ row, view: eventView(row, names.get(row.actor) ?? null) }));
 }
 

@@ -5,7 +5,7 @@
 import type { Duplex } from 'node:stream';
 import { type RawData, WebSocket } from 'ws';
 import { FRAME, ReportedExec, readOffset, type StreamFrame, streamFrame } from '../../protocol/exec-types.ts';
-import { fits } from '../../protocol/schemas.ts';
+import { conforms } from '../../protocol/schemas.ts';
 import { AppError, invalid } from '../../shared/errors.ts';
 import { type ExecId, type InstanceId, isId } from '../../shared/ids.ts';
 import { signalNumber } from '../../shared/signal-names.ts';
@@ -170,7 +170,7 @@ function reportIn(
   { instance_id, exec_id }: Pick<Joined, 'instance_id' | 'exec_id'>,
 ): ReportedExec | null {
   const report: unknown = JSON.parse(payload.toString('utf8'));
-  if (!fits(ReportedExec, report)) return null;
+  if (!conforms(ReportedExec, report)) return null;
   const { instance_id: of, exec_id: id } = report as ReportedExec;
   return of === instance_id && id === exec_id ? (report as ReportedExec) : null;
 }

@@ -13,7 +13,7 @@ import {
   type StreamFrame,
   StreamFrames,
 } from '../../protocol/exec-types.ts';
-import { fits } from '../../protocol/schemas.ts';
+import { conforms } from '../../protocol/schemas.ts';
 import { AppError, errnoOf, invalid } from '../../shared/errors.ts';
 import type { AppContext } from '../context.ts';
 import { principalOf, reauthorise } from '../http/access.ts';
@@ -314,7 +314,7 @@ function eventOf({ type, payload }: StreamFrame): string {
 /** A host can send anything. */
 function reportIn(payload: Buffer, { id, instance_id }: ExecRow): ReportedExec | null {
   const report: unknown = JSON.parse(payload.toString('utf8'));
-  if (!fits(ReportedExec, report)) return null;
+  if (!conforms(ReportedExec, report)) return null;
   const known = report as ReportedExec;
   return known.exec_id === id && known.instance_id === instance_id ? known : null;
 }

@@ -65,7 +65,7 @@ const FAILURES: Readonly<Record<string, () => AppError>> = {
 };
 
 /** `payload`: code, NUL, text. */
-export function failureOf(payload: Buffer): AppError {
+function fileFailure(payload: Buffer): AppError {
   const [code = '', text = ''] = payload.toString('utf8', 0, 2_000).split('\0');
   const known = Object.hasOwn(FAILURES, code) ? FAILURES[code] : undefined;
   if (known) return known();
@@ -239,7 +239,7 @@ export class FileCall {
     try {
       const { value, done } = await this.#frames.next();
       if (done === true) throw await this.#broken('the stream was cut off');
-      if (value.type === FROM_FILES.failed) throw failureOf(value.payload);
+      if (value.type === FROM_FILES.failed) throw fileFailure(value.payload);
       return value;
     } catch (error) {
       this.close();

@@ -5,7 +5,7 @@ import type { AppContext } from '../context.ts';
 import type { Tx } from '../db/pool.ts';
 import { principalOf } from '../http/access.ts';
 import { disconnectSignal } from '../http/connections.ts';
-import { type App, mutate, type Outcome } from '../http/mutate.ts';
+import { type App, type MutationOutcome, mutate } from '../http/mutate.ts';
 import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import { closed, InstanceParams, NoContent, named, oneOf, pageOf, pageQuery } from '../http/schemas.ts';
 import type { Principal } from '../identity/principal.ts';
@@ -38,7 +38,7 @@ export function registerFiles(app: App, context: AppContext, cursors: CursorSeal
 
 /** What a change of files writes into the audit log: the path, and never the content. */
 export function auditedChange(id: InstanceId, path: string, more: Record<string, unknown> = {}) {
-  return async (tx: Tx, principal: Principal): Promise<Outcome<200, CommandPlace>> => {
+  return async (tx: Tx, principal: Principal): Promise<MutationOutcome<200, CommandPlace>> => {
     const place = await placeOfFiles(tx, principal, id);
     const data = { vm_id: place.vm_id, path: path.slice(0, AUDITED_CHARACTERS), ...more };
     return { status: 200, body: place, target: id, data };

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import type { HostId } from '../../shared/ids.ts';
-import { type Candidate, canResume, choose, fits, type Need } from './choose-host.ts';
+import { type Candidate, canResume, choose, hasCapacity, type Need } from './choose-host.ts';
 
 const ZONES = ['a', 'b'];
 const TAINTS = ['gpu', 'batch'];
@@ -56,7 +56,7 @@ test('a host never gets more memory or a larger VM than its capacity', () => {
   holds((all, wanted) => {
     const found = chosen(all, wanted);
     if (!found) return;
-    assert.ok(found.capacity !== null && fits(found, wanted));
+    assert.ok(found.capacity !== null && hasCapacity(found, wanted));
     assert.ok(found.used_memory_mib + wanted.memory_mib <= found.capacity.memory_mib);
     assert.ok(found.capacity.cpus === null || wanted.cpus <= found.capacity.cpus);
   });

@@ -103,7 +103,7 @@ const RULES: readonly Rule[] = [
     reason: () => 'Every such host has a taint that the instance does not tolerate.',
   },
   {
-    admits: fits,
+    admits: hasCapacity,
     passes: true,
     reason: ({ cpus, memory_mib }) =>
       `No connected host has ${cpus} cpus and ${memory_mib} MiB of memory left. Stop another VM, or make this one smaller.`,
@@ -111,7 +111,7 @@ const RULES: readonly Rule[] = [
 ];
 
 /** Whether its capacity suffices. */
-export function fits(
+export function hasCapacity(
   { capacity, used_memory_mib }: Pick<Candidate, 'capacity' | 'used_memory_mib'>,
   { cpus, memory_mib }: Pick<Need, 'cpus' | 'memory_mib'>,
 ): boolean {

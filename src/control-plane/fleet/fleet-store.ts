@@ -123,7 +123,7 @@ export async function uncordon(tx: Tx, id: HostId): Promise<void> {
 }
 
 /** Revokes its token. It is treated as a silent host: the task `expire-hosts` fails its VMs once its lease and the margin are over. */
-export async function markRemoved(tx: Tx, id: HostId): Promise<void> {
+export async function markHostRemoved(tx: Tx, id: HostId): Promise<void> {
   await tx
     .updateTable('hosts')
     .set({
@@ -146,7 +146,7 @@ export async function giveUpLocalHost(tx: Tx): Promise<void> {
     .where('removed_at', 'is', null)
     .returning('id')
     .execute();
-  for (const { id } of local) await markRemoved(tx, id);
+  for (const { id } of local) await markHostRemoved(tx, id);
 }
 
 /** Names of instances whose last boot there failed: that host may have the only copy of their last writes. */

@@ -21,7 +21,7 @@ import {
   type PendingCall,
   RESULTS,
 } from '../../protocol/host-calls.ts';
-import { fits } from '../../protocol/schemas.ts';
+import { conforms } from '../../protocol/schemas.ts';
 import { AppError, type ErrorCode, RETRY_LATER_S } from '../../shared/errors.ts';
 import type { HostId } from '../../shared/ids.ts';
 import { traceContext, traced } from '../../shared/tracing.ts';
@@ -340,7 +340,7 @@ export class HostCalls {
       patience,
       answer: ({ error, result }) => {
         if (error) reject(failure(error));
-        else if (fits(RESULTS[call.kind], result)) answered(result);
+        else if (conforms(RESULTS[call.kind], result)) answered(result);
         else reject(unavailable('The answer of the host was malformed.'));
       },
       connect,

@@ -1,7 +1,7 @@
 /** Rows of hosts: their facts, slots, use and leases. */
 import { sql } from 'kysely';
 import { HostFacts } from '../../protocol/host-types.ts';
-import { fits } from '../../protocol/schemas.ts';
+import { conforms } from '../../protocol/schemas.ts';
 import { DEFAULT_LEASE_MS } from '../../protocol/types.ts';
 import { type HostId, type InstanceId, newId, type OrgId, type VmId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';
@@ -136,7 +136,7 @@ export async function listLiveHosts(tx: Tx): Promise<LiveHost[]> {
     .execute();
   // Another version may have stored other facts.
   return rows.flatMap(({ facts, ...row }) =>
-    facts !== null && fits(HostFacts, facts) ? [{ ...row, facts }] : [],
+    facts !== null && conforms(HostFacts, facts) ? [{ ...row, facts }] : [],
   );
 }
 
@@ -347,7 +347,7 @@ export async function markLost(tx: Tx, id: HostId, beat: number): Promise<'lost'
   return 'lost';
 }
 
-export async function isLost(tx: Tx, id: HostId): Promise<boolean> {
+export async function isHostLost(tx: Tx, id: HostId): Promise<boolean> {
   const row = await tx.selectFrom('hosts').select('lost_at').where('id', '=', id).executeTakeFirst();
   return row !== undefined && row.lost_at !== null;
 }

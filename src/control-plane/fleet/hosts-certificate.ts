@@ -57,8 +57,8 @@ export interface Trusted {
 export async function followReplacement(db: Db, live: readonly ControlPlane[]): Promise<Trusted> {
   const kept = await findCertificates(db);
   const trusted = {
-    present: kept.present && fingerprintOf(kept.present.certificate),
-    next: kept.next && fingerprintOf(kept.next.certificate),
+    present: kept.present && certificateFingerprint(kept.present.certificate),
+    next: kept.next && certificateFingerprint(kept.next.certificate),
   };
   if (kept.next === null) return trusted;
   if (live.length === 0 || live.some(({ fingerprint }) => fingerprint !== trusted.next)) {
@@ -69,7 +69,7 @@ export async function followReplacement(db: Db, live: readonly ControlPlane[]): 
   return { present: trusted.next, next: null };
 }
 
-export function fingerprintOf(certificate: string): string {
+export function certificateFingerprint(certificate: string): string {
   return new X509Certificate(certificate).fingerprint256;
 }
 
@@ -81,7 +81,7 @@ async function makeSealed(root_key: Uint8Array): Promise<KeptCertificate> {
 
 function opened({ certificate, sealed_key }: KeptCertificate, root_key: Uint8Array): HostsCertificate {
   const key = present(sealerOf(root_key).open(sealed_key, BOUND_TO), "key of the hosts' certificate");
-  return { cert: certificate, key, fingerprint: fingerprintOf(certificate) };
+  return { cert: certificate, key, fingerprint: certificateFingerprint(certificate) };
 }
 
 function sealerOf(root_key: Uint8Array): Sealer {

@@ -17,7 +17,7 @@ import { type CallAnswer, CONSOLE_PROTOCOL, type PendingCall } from '../../proto
 import { type ControlPlanePlace, peerStreamPath } from '../../protocol/ingress-types.ts';
 import { AGENT_PROTOCOL, PROTOCOL_HEADER } from '../../protocol/protocol.ts';
 import { type AgentRoute, ROUTES } from '../../protocol/routes.ts';
-import { type Of, problemOfAnswer } from '../../protocol/schemas.ts';
+import { answerViolationOf, type Of } from '../../protocol/schemas.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { HostId } from '../../shared/ids.ts';
 import type { Log } from '../../shared/log.ts';
@@ -117,7 +117,7 @@ class PeerClient {
       if (response.statusCode !== 200)
         throw new Error(`status ${response.statusCode}: ${text.slice(0, 300)}`);
       const answer: unknown = JSON.parse(text);
-      const problem = problemOfAnswer(schema, answer);
+      const problem = answerViolationOf(schema, answer);
       if (problem !== null) throw new Error(`its answer cannot be read: ${problem}`);
       return answer as Of<Response>;
     } catch (cause) {

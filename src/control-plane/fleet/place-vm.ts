@@ -25,7 +25,7 @@ const TRIES = 32;
 const NO_SLOT =
   'Each host with room for it has run 65,535 instances that still exist, and can run no other one. Their operator can drain such a host and join it anew.';
 
-export interface Wanted extends Omit<Need, 'machine' | 'resumes'> {
+export interface BootRequest extends Omit<Need, 'machine' | 'resumes'> {
   readonly instance_id: InstanceId;
   readonly org_id: OrgId;
   /** The host that saved the memory to resume from; null: there is none. */
@@ -33,7 +33,7 @@ export interface Wanted extends Omit<Need, 'machine' | 'resumes'> {
 }
 
 /** Locks the host's use until the transaction's end, and keeps a slot there for the instance. @throws AppError UNAVAILABLE naming the missing resource */
-export async function placeVm(tx: Tx, wanted: Wanted): Promise<HostId> {
+export async function placeVm(tx: Tx, wanted: BootRequest): Promise<HostId> {
   if (wanted.last !== null && wanted.unsaved && (await isDisconnected(tx, wanted.last)))
     throw unavailable(
       'The host that ran it last is not connected, and may have the only copy of its last writes. Try again when it is back. If it is declared lost, the VM can start on another host.',
@@ -66,7 +66,7 @@ export async function placeVm(tx: Tx, wanted: Wanted): Promise<HostId> {
 }
 
 /** What a placement would find now, without a lock. */
-export async function previewPlacement(tx: Tx, wanted: Wanted): Promise<Preview> {
+export async function previewPlacement(tx: Tx, wanted: BootRequest): Promise<Preview> {
   const need = await needOf(tx, wanted);
   const found = choose(await listCandidates(tx, wanted), need);
   if ('reason' in found) return found;
@@ -82,7 +82,7 @@ export type Preview =
       readonly same_machine: boolean;
     };
 
-async function needOf(tx: Tx, { memory_of, ...wanted }: Wanted): Promise<Need> {
+async function needOf(tx: Tx, { memory_of, ...wanted }: BootRequest): Promise<Need> {
   const machine = memory_of === null ? null : await machineOf(tx, memory_of);
   return { ...wanted, machine, resumes: memory_of !== null };
 }

@@ -24,7 +24,7 @@ export interface ProblemDetails extends Omit<ErrorBody['error'], 'message'> {
   readonly detail: string;
 }
 
-export function problemOf({ error: { message, ...members } }: ErrorBody): ProblemDetails {
+function problemDetails({ error: { message, ...members } }: ErrorBody): ProblemDetails {
   const { status } = ERROR_CODES[members.code];
   return { type: 'about:blank', title: STATUS_CODES[status] ?? '', status, detail: message, ...members };
 }
@@ -223,7 +223,7 @@ export function sendError(thrown: unknown, request: FastifyRequest, reply: Fasti
     .type(as_problem ? PROBLEM_TYPE : 'application/json; charset=utf-8')
     // Not by the route's serialiser, because errors have the same shape on every route.
     .serializer(JSON.stringify)
-    .send(as_problem ? problemOf(body) : body);
+    .send(as_problem ? problemDetails(body) : body);
 }
 
 /** Answers bytes that are not an HTTP request, or one whose head is too large or too slow, and disconnects. */

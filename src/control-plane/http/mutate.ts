@@ -46,7 +46,7 @@ export interface Mutation {
   readonly holds?: (tx: Tx, kept: unknown) => Promise<boolean>;
 }
 
-export interface Outcome<Status extends number, Body> {
+export interface MutationOutcome<Status extends number, Body> {
   readonly status: Status;
   readonly body: Body;
   /** The id of the changed resource. */
@@ -75,7 +75,7 @@ export async function mutate<Status extends number, Body>(
   request: FastifyRequest,
   reply: FastifyReply,
   mutation: Mutation,
-  work: (tx: Tx, principal: Principal) => Promise<Outcome<Status, Body>>,
+  work: (tx: Tx, principal: Principal) => Promise<MutationOutcome<Status, Body>>,
 ): Promise<{ status: Status; body: Body }> {
   const principal = principalOf(request);
   const key = request.routeOptions.config.idempotent === true ? readIdempotencyKey(request) : null;

@@ -132,7 +132,7 @@ export async function consumeMailToken(tx: Tx, kind: Kind, token: string) {
  */
 
 /** By id. */
-export async function actorNames(
+export async function findActorNames(
   tx: Tx,
   org_id: OrgId,
   actors: readonly string[],

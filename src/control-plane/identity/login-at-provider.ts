@@ -28,10 +28,10 @@ import {
   insertIdentity,
   noteChecked,
   openRefreshToken,
-  replaceRefreshToken,
+  replaceProviderToken,
   sealRefreshToken,
 } from './oidc/identity-store.ts';
-import { type OidcContext, type Proof, ProviderError } from './oidc/provider.ts';
+import { type OidcContext, ProviderError, type ProviderProof } from './oidc/provider.ts';
 import type { Caller } from './sessions.ts';
 import {
   deleteOtherSessions,
@@ -78,13 +78,13 @@ async function applyGroups(
 }
 
 /** Why the provider's word does not open an account; each has its text in the console. */
-export type Refusal = 'unverified_address' | 'no_account' | 'second_factor' | 'other_identity';
+export type ProviderRefusal = 'unverified_address' | 'no_account' | 'second_factor' | 'other_identity';
 
 export class LoginRefused extends Error {
   override readonly name = 'LoginRefused';
-  readonly refusal: Refusal;
+  readonly refusal: ProviderRefusal;
 
-  constructor(refusal: Refusal) {
+  constructor(refusal: ProviderRefusal) {
     super(refusal);
     this.refusal = refusal;
   }
@@ -101,7 +101,11 @@ const UNCHECKED_SESSION_S = 3_600;
 type From = Caller & { readonly request_id: string };
 
 /** Opens a session for the person. @throws LoginRefused; AppError QUOTA_EXCEEDED */
-export async function loginAtProvider(context: LoginContext, { person, refresh_token }: Proof, from: From) {
+export async function loginAtProvider(
+  context: LoginContext,
+  { person, refresh_token }: ProviderProof,
+  from: From,
+) {
   const { db, identities, provider } = context;
   const key = { issuer: provider.issuer, subject: person.subject };
   const { user_id, checkable } = await transaction(db, async (tx) => {
@@ -212,7 +216,7 @@ export async function checkIdentityOf(context: OidcContext, user_id: UserId): Pr
 async function checkIdentity(context: OidcContext, identity: Identity): Promise<Checked> {
   const token = openRefreshToken(context.identities, identity);
   if (token === null) return endSessions(context, identity, 'no_token');
-  let proof: Proof;
+  let proof: ProviderProof;
   try {
     proof = await context.provider.refresh(identity.subject, token);
   } catch (error) {
@@ -223,7 +227,7 @@ async function checkIdentity(context: OidcContext, identity: Identity): Promise<
   const next = sealRefreshToken(context.identities, identity, proof.refresh_token ?? token);
   return transaction(context.db, async (tx) => {
     // A login meanwhile has brought newer groups.
-    if (!(await replaceRefreshToken(tx, identity, next))) return { outcome: 'busy' };
+    if (!(await replaceProviderToken(tx, identity, next))) return { outcome: 'busy' };
     const changes = await applyGroups(tx, context, identity.user_id, proof.person, null);
     return { outcome: 'followed', changes, groups_known: proof.person.groups !== null };
   });
@@ -237,7 +241,7 @@ async function endSessions(
   const { user_id } = identity;
   return transaction(db, async (tx) => {
     // A login meanwhile has brought a newer token.
-    if (!(await replaceRefreshToken(tx, identity, null))) return { outcome: 'busy' };
+    if (!(await replaceProviderToken(tx, identity, null))) return { outcome: 'busy' };
     const count = await deleteOtherSessions(tx, user_id, null);
     for (const org_id of await organisationsOf(tx, user_id)) {
       const entry = { actor: 'system', action: 'auth.end_sessions_by_provider', target: user_id };

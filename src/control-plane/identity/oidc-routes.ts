@@ -30,8 +30,8 @@ import {
   newFlow,
   type OidcProvider,
   ownPath,
-  type Proof,
   ProviderError,
+  type ProviderProof,
 } from './oidc/provider.ts';
 import { grantSudoTo, sessionOf } from './sessions.ts';
 import { firstOrganisation } from './store.ts';
@@ -197,7 +197,7 @@ async function logIn(
   request: FastifyRequest,
   reply: FastifyReply,
   flow: Flow,
-  proof: Proof,
+  proof: ProviderProof,
 ): Promise<FastifyReply> {
   const opened = await loginAtProvider({ ...context, provider, identities }, proof, callerOf(request));
   setRefreshCookie(reply, opened.refresh_token);
@@ -211,7 +211,7 @@ async function grant(
   request: FastifyRequest,
   reply: FastifyReply,
   { sudo, began_at, return_to }: SudoFlow,
-  { person }: Proof,
+  { person }: ProviderProof,
 ): Promise<FastifyReply> {
   const { db } = context;
   const identity = await findIdentity(db, { issuer: provider.issuer, subject: person.subject });

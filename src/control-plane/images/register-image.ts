@@ -20,7 +20,7 @@ import {
   instancesOfVersion,
   lockVersions,
   makeCurrent,
-  markRemoved,
+  markImageRemoved,
   restoreVersion,
 } from './store.ts';
 
@@ -107,7 +107,7 @@ export async function removeImage(tx: Tx, id: string, prefix: string | null): Pr
 async function removeUnneeded(tx: Tx, id: string, version: string): Promise<void> {
   const instances = await instancesOfVersion(tx, id, version);
   if (instances.length > 0) throw refused(`disks are based on it: ${instances.join(', ')}`);
-  await markRemoved(tx, id, version);
+  await markImageRemoved(tx, id, version);
 }
 
 function refused(why: string): AppError {

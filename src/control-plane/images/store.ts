@@ -184,7 +184,7 @@ export async function makeCurrent(tx: Tx, id: string, version: string): Promise<
   await of().set({ current: true }).where('version', '=', version).execute();
 }
 
-export async function markRemoved(tx: Tx, id: string, version: string): Promise<void> {
+export async function markImageRemoved(tx: Tx, id: string, version: string): Promise<void> {
   await tx
     .updateTable('image_versions')
     .set({ removed_at: sql`now()`, current: false })

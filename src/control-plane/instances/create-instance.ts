@@ -79,7 +79,7 @@ export async function createInstance(
   }
   await checkQuota(tx, context.quotas, principal.org_id, { instances: 1, disk_gib: request.disk_gib });
   const id = await insertNew(tx, principal, context, request);
-  return announce(tx, principal, id, 'instance.created', {});
+  return announceInstance(tx, principal, id, 'instance.created', {});
 }
 
 /** Inserts the rows of a new instance: an empty disk, data keys, an SSH address. @throws AppError CONFLICT, UNAVAILABLE */
@@ -111,7 +111,7 @@ async function insertNew(
 }
 
 /** Appends the event of a new instance, and adds its route. */
-export async function announce(
+async function announceInstance(
   tx: Tx,
   principal: Principal,
   id: InstanceId,
@@ -220,5 +220,5 @@ export async function forkInstance(
   });
   await shareDataKeys(tx, context.disk_keys, from, id, parent.generation);
   await copyDisk(tx, from, id, wanted);
-  return announce(tx, principal, id, 'instance.forked', { forked_from });
+  return announceInstance(tx, principal, id, 'instance.forked', { forked_from });
 }

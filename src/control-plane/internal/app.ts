@@ -34,7 +34,7 @@ import { commitGeneration } from '../instances/commit-generation.ts';
 import { recordDisks } from '../instances/record-disks.ts';
 import { RouteChanges, registerHttpPorts, registerOpenPort } from '../ports/internal-routes.ts';
 import { recordActivity } from '../vms/activity-store.ts';
-import { applyKeys, applyReport, recordLogins, tellOfUnknownVm } from '../vms/apply-report.ts';
+import { applyReport, confirmKeys, recordLogins, tellOfUnknownVm } from '../vms/apply-report.ts';
 import { listAssignments } from '../vms/assignment-store.ts';
 import { recordFlush, recordFlushFailure } from '../vms/flush-vm.ts';
 import { recordMinutes } from '../vms/metric-history.ts';
@@ -46,9 +46,9 @@ import {
   admitHost,
   admitIngress,
   checkedBy,
-  etagOf,
   held,
   type InternalContext,
+  pollEtag,
   serve,
   serveIngress,
   tokenHashIn,
@@ -164,7 +164,7 @@ function registerReports(app: FastifyInstance, context: InternalContext): void {
   serve(app, ROUTES.poll, async ({ host, body, reply }) => {
     const read = async () => {
       const assignments = await listAssignments(db, secrets, host.id);
-      return { etag: etagOf(assignments), assignments };
+      return { etag: pollEtag(assignments), assignments };
     };
     return held(read, body.seen, reply, (look, signal) =>
       hub.waitFor('host', host.id, POLL_HOLD_MS, look, signal),
@@ -175,7 +175,7 @@ function registerReports(app: FastifyInstance, context: InternalContext): void {
   serve(app, ROUTES.flushFailure, async ({ host, body }) => ({
     outcome: await recordFlushFailure(db, host.id, body),
   }));
-  serve(app, ROUTES.keys, async ({ host, body }) => ({ outcome: await applyKeys(db, host.id, body) }));
+  serve(app, ROUTES.keys, async ({ host, body }) => ({ outcome: await confirmKeys(db, host.id, body) }));
   serve(app, ROUTES.logins, async ({ host, body }) => ({ outcome: await recordLogins(db, host.id, body) }));
   serve(app, ROUTES.minutes, async ({ host, body }) => ({
     outcome: await recordMinutes(db, host.id, body),

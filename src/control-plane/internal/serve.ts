@@ -8,7 +8,7 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import type { TSchema } from 'typebox';
 import { protocolOf, refusalOf } from '../../protocol/protocol.ts';
 import type { AgentRoute } from '../../protocol/routes.ts';
-import { type Of, problemOf } from '../../protocol/schemas.ts';
+import { type Of, violationOf } from '../../protocol/schemas.ts';
 import type { ObjectRequest, SignedRequest } from '../../protocol/types.ts';
 import { present } from '../../shared/assert.ts';
 import type { ConnectionBudget } from '../../shared/connection-budget.ts';
@@ -87,7 +87,7 @@ function register<Request extends TSchema, Response extends TSchema>(
 /** For Fastify's `setValidatorCompiler`. */
 export function checkedBy(schema: TSchema): (value: unknown) => { error: Error } | { value: unknown } {
   return (value) => {
-    const problem = problemOf(schema, value);
+    const problem = violationOf(schema, value);
     return problem === null ? { value } : { error: new AppError('INVALID_REQUEST', { message: problem }) };
   };
 }
@@ -195,6 +195,6 @@ export async function held<T extends { etag: string }>(
 }
 
 /** Identifies the answer of a poll. */
-export function etagOf(value: unknown): string {
+export function pollEtag(value: unknown): string {
   return createHash('sha256').update(JSON.stringify(value)).digest('base64url').slice(0, 22);
 }

@@ -99,18 +99,18 @@ export const MAX_SENT = 200;
 export const WINDOW_S = 900;
 
 /** When the mail was counted, or in how many seconds the next one is allowed. */
-export type Counted = { readonly counted_at: string } | { readonly free_in_s: number };
+export type MailCount = { readonly counted_at: string } | { readonly free_in_s: number };
 
 const window = sql`make_interval(secs => ${sql.lit(WINDOW_S)})`;
 const recent = sql`select t from unnest(c.sent_at) as t where t > now() - ${window} order by t`;
 
 /** Counts one mail of an organisation. */
-function countSent(tx: Tx, from: OrgId): Promise<Counted> {
+function countSent(tx: Tx, from: OrgId): Promise<MailCount> {
   return countMail(tx, from, 'sent', MAX_SENT);
 }
 
 /** Counts one mail. Other transactions that count the same address and kind wait until this one ends. */
-export async function countMail(tx: Tx, email: string, kind: string, most = MAX_MAILS): Promise<Counted> {
+export async function countMail(tx: Tx, email: string, kind: string, most = MAX_MAILS): Promise<MailCount> {
   const address = email.toLowerCase();
   const { rows } = await sql<{ counted_at: string }>`
     insert into mail_counts as c (address, kind, sent_at) values (${address}, ${kind}, array[now()])

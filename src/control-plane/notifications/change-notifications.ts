@@ -4,28 +4,28 @@ import { AppError, invalid } from '../../shared/errors.ts';
 import { isId, type NotificationId, type UserId } from '../../shared/ids.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
-import { isMutable, KIND_NAMES, type Kind } from './model.ts';
+import { isMutable, KIND_NAMES, type NotificationKind } from './model.ts';
 import {
   listPreferences,
   markAll,
   markOne,
+  type NotificationReader,
   type NotificationRow,
-  type Reader,
   type ReadUpTo,
   replacePreferences,
 } from './store.ts';
 
 export interface Preferences {
-  readonly mail: Record<Kind, boolean>;
+  readonly mail: Record<NotificationKind, boolean>;
   /** Kinds that cannot be muted: of security, or with another mail. */
-  readonly always: Kind[];
+  readonly always: NotificationKind[];
 }
 
 export async function readPreferences(tx: Tx, user_id: UserId): Promise<Preferences> {
   const said = await listPreferences(tx, user_id);
   const mail = KIND_NAMES.map((kind) => [kind, !isMutable(kind) || (said.get(kind) ?? true)] as const);
   return {
-    mail: Object.fromEntries(mail) as Record<Kind, boolean>,
+    mail: Object.fromEntries(mail) as Record<NotificationKind, boolean>,
     always: KIND_NAMES.filter((kind) => !isMutable(kind)),
   };
 }
@@ -34,7 +34,7 @@ export async function readPreferences(tx: Tx, user_id: UserId): Promise<Preferen
 export async function setPreferences(
   tx: Tx,
   user_id: UserId,
-  wanted: Partial<Record<Kind, boolean>>,
+  wanted: Partial<Record<NotificationKind, boolean>>,
 ): Promise<Preferences> {
   const off = KIND_NAMES.filter((kind) => wanted[kind] === false);
   const muted = off.filter((kind) => !isMutable(kind));
@@ -57,7 +57,7 @@ export async function setPreferences(
 /** @throws AppError NOT_FOUND, also for a notification of another reader */
 export async function markRead(
   db: Db,
-  reader: Reader,
+  reader: NotificationReader,
   id: NotificationId,
   read: boolean,
 ): Promise<NotificationRow> {
@@ -70,7 +70,7 @@ export async function markRead(
 }
 
 /** Returns how many it marked. */
-export async function markAllRead(db: Db, reader: Reader, up_to: ReadUpTo): Promise<number> {
+export async function markAllRead(db: Db, reader: NotificationReader, up_to: ReadUpTo): Promise<number> {
   return transaction(db, async (tx) => {
     const count = await markAll(tx, reader, up_to);
     if (count > 0) await notify(tx, 'notifications', reader.recipient);

@@ -6,7 +6,7 @@ import { programName } from '../../../client/src/words.ts';
 import type { OrgId } from '../../shared/ids.ts';
 import type { EventType, PrivateEventType } from '../events/model.ts';
 import type { NumberedEvent } from '../events/store.ts';
-import type { Kind } from './model.ts';
+import type { NotificationKind } from './model.ts';
 
 export interface Audience {
   /** Users and service accounts by id; where `org_id` is set, only its members. */
@@ -18,7 +18,7 @@ export interface Audience {
 }
 
 export interface Content {
-  readonly kind: Kind;
+  readonly kind: NotificationKind;
   readonly title: string;
   readonly body: string;
   readonly resource: { readonly type: string; readonly id: string } | null;
@@ -260,7 +260,7 @@ interface ShownReason {
 function ofInstance(
   event: NumberedEvent,
   data: Json,
-  kind: Kind,
+  kind: NotificationKind,
   texts: (name: string, reason: ShownReason) => readonly [string, string, Json],
 ): Content {
   const instance = objectOf(data['instance']);
@@ -288,7 +288,7 @@ const WHY_DISABLED: Readonly<Record<string, string>> = {
 function ofWebhook(
   event: NumberedEvent,
   data: Json,
-  kind: Kind,
+  kind: NotificationKind,
   texts: (name: string) => readonly [string, string],
 ): Content {
   const webhook = objectOf(data['webhook']);
@@ -307,7 +307,7 @@ function ofWebhook(
 function ofOwnAccount(
   event: NumberedEvent,
   data: Json,
-  kind: Kind,
+  kind: NotificationKind,
   [title, body]: readonly [string, string],
   resource?: { readonly type: string; readonly id: string },
 ): Content {
@@ -326,7 +326,7 @@ function ofOwnAccount(
 function ofFactor(
   event: NumberedEvent,
   data: Json,
-  kind: Kind,
+  kind: NotificationKind,
   texts: (factor: string) => readonly [string, string],
 ): Content {
   const factor = objectOf(data['factor']);

@@ -127,21 +127,21 @@ export const KINDS = {
   },
 } as const satisfies Record<string, KindFacts>;
 
-export type Kind = keyof typeof KINDS;
-export const KIND_NAMES = Object.keys(KINDS) as readonly Kind[];
+export type NotificationKind = keyof typeof KINDS;
+export const KIND_NAMES = Object.keys(KINDS) as readonly NotificationKind[];
 
 /** Whether a user can switch off its mail. */
-export function isMutable(kind: Kind): boolean {
+export function isMutable(kind: NotificationKind): boolean {
   return KINDS[kind].mail === 'on';
 }
 
 /** Whether each notification has a separate mail: the critical kinds of security. */
-export function isMailedApart(kind: Kind): boolean {
+export function isMailedApart(kind: NotificationKind): boolean {
   return KINDS[kind].severity === 'critical' && KINDS[kind].mail === 'always';
 }
 
 /** The most frequent kind. It is raised once for each resource, so the index `notifications_repeats` leaves it out. */
-export const RAISED_ONCE = 'api_key.created' satisfies Kind;
+export const RAISED_ONCE = 'api_key.created' satisfies NotificationKind;
 
 /** How long after its creation an unread notification counts repeats on the same resource. */
 export const REPEATS_WITHIN_S = 3_600;

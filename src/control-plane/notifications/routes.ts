@@ -33,8 +33,8 @@ import {
   readUpTo,
   setPreferences,
 } from './change-notifications.ts';
-import { KIND_NAMES, KINDS, type Kind, notificationView, SEVERITIES } from './model.ts';
-import { countUnread, listNotifications, listRaisedSince, type Reader } from './store.ts';
+import { KIND_NAMES, KINDS, type NotificationKind, notificationView, SEVERITIES } from './model.ts';
+import { countUnread, listNotifications, listRaisedSince, type NotificationReader } from './store.ts';
 
 const MAX_LIMIT = 100;
 
@@ -61,7 +61,7 @@ const Notification = named('Notification', {
 const Count = closed({ count: Type.Integer({ examples: [1] }) });
 
 function ofKinds<T extends TSchema>(schema: T) {
-  return closed(Object.fromEntries(KIND_NAMES.map((kind) => [kind, schema])) as Record<Kind, T>);
+  return closed(Object.fromEntries(KIND_NAMES.map((kind) => [kind, schema])) as Record<NotificationKind, T>);
 }
 const Preferences = named('NotificationPreferences', {
   mail: ofKinds(Type.Boolean()),
@@ -69,13 +69,13 @@ const Preferences = named('NotificationPreferences', {
     description: 'The kinds that cannot be muted',
     maxItems: KIND_NAMES.length,
   }),
-  descriptions: Type.Unsafe<Record<Kind, string>>({
+  descriptions: Type.Unsafe<Record<NotificationKind, string>>({
     ...ofKinds(Type.String({ examples: ['A VM has failed.'] })),
     description: 'When each kind is raised, for people',
   }),
 });
 const DESCRIPTIONS = Object.fromEntries(KIND_NAMES.map((kind) => [kind, KINDS[kind].when])) as Record<
-  Kind,
+  NotificationKind,
   string
 >;
 
@@ -85,7 +85,7 @@ function preferencesView(chosen: Chosen) {
 
 const SetPreferences = closed({ mail: ofKinds(Type.Optional(Type.Boolean())) });
 
-function readerOf(principal: Principal): Reader {
+function readerOf(principal: Principal): NotificationReader {
   const within = principal.credential.kind === 'api_key' ? principal.org_id : null;
   return { recipient: actorOf(principal), within };
 }

@@ -10,12 +10,19 @@ import {
   type UserId,
 } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';
-import { isMailedApart, KEPT_DAYS, KIND_NAMES, type Kind, RAISED_ONCE, REPEATS_WITHIN_S } from './model.ts';
+import {
+  isMailedApart,
+  KEPT_DAYS,
+  KIND_NAMES,
+  type NotificationKind,
+  RAISED_ONCE,
+  REPEATS_WITHIN_S,
+} from './model.ts';
 
 export type Recipient = UserId | ServiceAccountId;
 
 /** A caller of the notification API. */
-export interface Reader {
+export interface NotificationReader {
   readonly recipient: Recipient;
   /** Restricts it to notifications of the account and of this organisation; null: no restriction. */
   readonly within: OrgId | null;
@@ -100,7 +107,7 @@ export interface Raise {
   readonly recipient: Recipient;
   /** The organisation that it concerns; null: the account. */
   readonly org_id: OrgId | null;
-  readonly kind: Kind;
+  readonly kind: NotificationKind;
   readonly title: string;
   readonly body: string;
   readonly resource_type: string | null;
@@ -216,7 +223,7 @@ async function findMuted(tx: Tx, raises: readonly Raise[]): Promise<ReadonlySet<
 const muting = (recipient: Recipient, kind: string) => `${recipient} ${kind}`;
 
 /** Selects the notifications that the reader may see and mark. */
-function seenBy({ recipient, within }: Reader) {
+function seenBy({ recipient, within }: NotificationReader) {
   return within === null
     ? sql<boolean>`recipient = ${recipient}`
     : sql<boolean>`recipient = ${recipient} and (org_id is null or org_id = ${within})`;
@@ -224,7 +231,7 @@ function seenBy({ recipient, within }: Reader) {
 
 export async function listNotifications(
   tx: Tx,
-  reader: Reader,
+  reader: NotificationReader,
   status: 'unread' | 'read' | undefined,
   before: string | null,
   limit: number,
@@ -232,23 +239,23 @@ export async function listNotifications(
   let query = tx.selectFrom('notifications').select(SHOWN).where(seenBy(reader));
   if (status !== undefined) query = query.where('read_at', status === 'unread' ? 'is' : 'is not', null);
   if (before !== null) query = query.where('id', '<', before as NotificationId);
-  return query.$narrowType<{ kind: Kind }>().orderBy('id', 'desc').limit(limit).execute();
+  return query.$narrowType<{ kind: NotificationKind }>().orderBy('id', 'desc').limit(limit).execute();
 }
 
 /** Notifications raised after `position`, in the order of positions. */
-export async function listRaisedSince(tx: Tx, reader: Reader, position: number, limit: number) {
+export async function listRaisedSince(tx: Tx, reader: NotificationReader, position: number, limit: number) {
   return tx
     .selectFrom('notifications')
     .select(SHOWN)
     .where(seenBy(reader))
     .where('position', '>', position)
-    .$narrowType<{ kind: Kind }>()
+    .$narrowType<{ kind: NotificationKind }>()
     .orderBy('position')
     .limit(limit)
     .execute();
 }
 
-export async function countUnread(tx: Tx, reader: Reader): Promise<number> {
+export async function countUnread(tx: Tx, reader: NotificationReader): Promise<number> {
   const row = await tx
     .selectFrom('notifications')
     .select(sql<number>`count(*)`.as('count'))
@@ -261,7 +268,7 @@ export async function countUnread(tx: Tx, reader: Reader): Promise<number> {
 /** Keeps the time of the first mark. Undefined: the reader has no such notification. */
 export async function markOne(
   tx: Tx,
-  reader: Reader,
+  reader: NotificationReader,
   id: NotificationId,
   read: boolean,
 ): Promise<NotificationRow | undefined> {
@@ -273,7 +280,7 @@ export async function markOne(
     .where(seenBy(reader))
     .where('id', '=', id)
     .returning(SHOWN)
-    .$narrowType<{ kind: Kind }>()
+    .$narrowType<{ kind: NotificationKind }>()
     .executeTakeFirst();
 }
 
@@ -287,7 +294,7 @@ export type ReadUpTo =
  * Marks unread notifications, and returns how many. A notification that is raised meanwhile, also as a repeat, has a
  * later position than the newest one seen here, and stays unread.
  */
-export async function markAll(tx: Tx, reader: Reader, up_to: ReadUpTo): Promise<number> {
+export async function markAll(tx: Tx, reader: NotificationReader, up_to: ReadUpTo): Promise<number> {
   const newest = await tx
     .selectFrom('notifications')
     .select(sql<number | null>`max(position)`.as('position'))
@@ -349,7 +356,7 @@ export async function deleteOldNotifications(tx: Tx): Promise<void> {
 /** A mail to compose: all that is due to an account of one kind, or one notification alone. */
 export interface Digest {
   readonly user_id: UserId;
-  readonly kind: Kind;
+  readonly kind: NotificationKind;
   readonly alone: NotificationId | null;
 }
 

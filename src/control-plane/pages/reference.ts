@@ -198,7 +198,7 @@ function range(least: number, most: number, unit: string): string {
   return unit === '' ? amount : `${amount} ${unit}`;
 }
 
-export type Place = 'request' | 'answer';
+export type BodySide = 'request' | 'answer';
 
 export interface FieldEntry {
   readonly name: string;
@@ -208,17 +208,17 @@ export interface FieldEntry {
 }
 
 /** A list of names with what each means. Fields of an object that is only used here are listed below it. */
-function fieldList(entries: readonly FieldEntry[], shown: Shown, place: Place): Markup {
+function fieldList(entries: readonly FieldEntry[], shown: Shown, place: BodySide): Markup {
   return html`<dl class="fields">${entries.map((entry) => fieldOf(entry, shown, place))}</dl>`;
 }
 
 /** In a request a field may be absent, in an answer it is there; only the other case is noted. */
-function noteOf(required: boolean, place: Place): Child {
+function noteOf(required: boolean, place: BodySide): Child {
   if (required === (place === 'answer')) return null;
   return html` <span class="note">${required ? 'required' : 'may be absent'}</span>`;
 }
 
-function fieldOf({ name, schema, description, required }: FieldEntry, shown: Shown, place: Place): Markup {
+function fieldOf({ name, schema, description, required }: FieldEntry, shown: Shown, place: BodySide): Markup {
   const inner = followed(schema, shown);
   const limits = limitsOf(inner).map((limit) => ['; ', limit]);
   const told = description ?? inner.description ?? inner.anyOf?.find((each) => each.description)?.description;
@@ -226,16 +226,16 @@ function fieldOf({ name, schema, description, required }: FieldEntry, shown: Sho
   return html`<div><dt><code>${name}</code>${noteOf(required, place)}</dt><dd>
 <p class="type">${typeOf(schema, shown)}${limits}</p>
 ${told === undefined ? null : html`<p>${inline(told)}</p>`}
-${fieldsOf(nested, shown, place)}
+${schemaFields(nested, shown, place)}
 </dd></div>`;
 }
 
 /** The fields of an object, or of each of its forms. Null for a schema without fields. */
-export function fieldsOf(schema: SchemaObject, shown: Shown, place: Place): Child {
+function schemaFields(schema: SchemaObject, shown: Shown, place: BodySide): Child {
   const { anyOf, properties, required = [] } = schema;
   const forms = (anyOf ?? []).map((form) => followed(form, shown)).filter((form) => form.properties);
   if (forms.length > 0) {
-    const lists = forms.map((form) => fieldsOf(form, shown, place));
+    const lists = forms.map((form) => schemaFields(form, shown, place));
     return joined(lists, html`<p class="or">or</p>`);
   }
   if (!properties || Object.keys(properties).length === 0) return null;
@@ -315,7 +315,7 @@ function parameters(shower: Shower, { parameters: given = [] }: OperationObject)
 function body({ shown }: Shower, { requestBody }: OperationObject): Child {
   const media = requestBody?.content[JSON_TYPE];
   if (!media) return null;
-  const fields = fieldsOf(followed(media.schema, shown), shown, 'request');
+  const fields = schemaFields(followed(media.schema, shown), shown, 'request');
   // A body without fields need not be sent.
   if (fields === null) return null;
   return html`<h4>Body</h4><p class="type">${titleOf(media.schema, shown)}</p>${fields}`;
@@ -340,7 +340,7 @@ function answer({ shown }: Shower, status: string, response: ResponseObject, sum
   const { description, content = {}, headers = {} } = response;
   const media = content[JSON_TYPE];
   const schema = media && followed(media.schema, shown);
-  const fields = schema ? fieldsOf(schema, shown, 'answer') : null;
+  const fields = schema ? schemaFields(schema, shown, 'answer') : null;
   const other = Object.keys(content).find((type) => type !== JSON_TYPE);
   const type = media === undefined ? (other ?? null) : titleOf(media.schema, shown);
   const own = Object.keys(headers).filter((name) => !COMMON.includes(name));
@@ -506,7 +506,7 @@ function schemaSection({ document, shown }: Shower, names: readonly string[]): M
     return html`<article id="${schemaId(name)}" class="entry">
 <h3><a href="#${schemaId(name)}">${name}</a></h3>
 ${schema.description === undefined ? null : prose(schema.description)}
-${fieldsOf(schema, shown, name.endsWith('Request') ? 'request' : 'answer') ?? html`<p>${typeOf(schema, shown)}</p>`}
+${schemaFields(schema, shown, name.endsWith('Request') ? 'request' : 'answer') ?? html`<p>${typeOf(schema, shown)}</p>`}
 </article>`;
   });
   return html`<section class="group" aria-labelledby="schemas"><h2 id="schemas">Schemas</h2>${entries}</section>`;

@@ -6,9 +6,9 @@ import { invalid } from '../../shared/errors.ts';
 import type { AppContext } from '../context.ts';
 import { type App, mutate } from '../http/mutate.ts';
 import { EmptyBody, NoContent, named, pathIds, Time } from '../http/schemas.ts';
-import { openPort } from './authorise-request.ts';
+import { openPrivatePort } from './authorise-request.ts';
 import { addHostname, removeHostname } from './change-ports.ts';
-import { COOKIE_SECONDS, hostnameView, readHostname, TICKET_SECONDS } from './model.ts';
+import { COOKIE_SECONDS, hostnameView, PORT_TICKET_SECONDS, readHostname } from './model.ts';
 import { CustomHostname, EXAMPLE_CUSTOM, PortParams, portPlace } from './routes.ts';
 
 const Hostname = Type.String({ minLength: 1, maxLength: 253, examples: [EXAMPLE_CUSTOM] });
@@ -50,7 +50,7 @@ function registerOpen(app: App, context: AppContext): void {
     schema: {
       operationId: 'openPort',
       summary: 'Get a URL that opens a private port in a browser',
-      description: `The URL works once, within ${TICKET_SECONDS} s. It gives the browser a cookie of that hostname, valid for ${COOKIE_SECONDS / 3600} h, and leads to \`/\`. Access ends with the session, the membership and the port. 409 on a public port, whose own URL anybody can open.`,
+      description: `The URL works once, within ${PORT_TICKET_SECONDS} s. It gives the browser a cookie of that hostname, valid for ${COOKIE_SECONDS / 3600} h, and leads to \`/\`. Access ends with the session, the membership and the port. 409 on a public port, whose own URL anybody can open.`,
       tags: ['HTTP ports'],
       params: PortParams,
       body: OpenPortRequest,
@@ -61,7 +61,7 @@ function registerOpen(app: App, context: AppContext): void {
       const wanted = request.body.hostname?.toLowerCase() ?? null;
       const mutation = { action: 'port.open' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
-        const { url, expires_at } = await openPort(tx, context.http, principal, place, wanted);
+        const { url, expires_at } = await openPrivatePort(tx, context.http, principal, place, wanted);
         return { status: 201, body: { url, expires_at: rfc3339(expires_at) }, target: place.id };
       });
       reply.header('cache-control', 'no-store');

@@ -17,7 +17,14 @@ import {
 } from '../identity/tokens.ts';
 import { lockedPort, type PortPlace } from './change-ports.ts';
 import { COOKIE_SECONDS, type HttpEndpoint, hostnameOf, urlOf } from './model.ts';
-import { activeOwner, findCookie, findServed, insertCookie, insertTicket, takeTicket } from './store.ts';
+import {
+  activeOwner,
+  findCookie,
+  findServed,
+  insertCookie,
+  insertPortTicket,
+  takePortTicket,
+} from './store.ts';
 
 /** Of every token of Berth. Any other bearer is the guest's. */
 const OURS = 'berth_';
@@ -82,7 +89,7 @@ function judged(
 const OPEN_PATH = '/.berth/open';
 
 /** @param wanted one of the port's active hostnames; null: its own. @throws AppError NOT_FOUND, CONFLICT, INVALID_REQUEST, FORBIDDEN */
-export async function openPort(
+export async function openPrivatePort(
   tx: Tx,
   endpoint: HttpEndpoint,
   principal: Principal,
@@ -102,7 +109,7 @@ export async function openPort(
   const known = hostname === own || row.hostnames.some((each) => each.active && each.hostname === hostname);
   if (!known) throw invalid('hostname', 'is not an active hostname of the port');
   const ticket = newToken(PORT_TICKET_PREFIX);
-  const { expires_at } = await insertTicket(tx, {
+  const { expires_at } = await insertPortTicket(tx, {
     ticket_hash: hashToken(ticket),
     port_id: place.id,
     hostname,
@@ -119,7 +126,7 @@ export async function redeemTicket(
   ticket: string,
 ): Promise<{ cookie: string; max_age_seconds: number } | null> {
   if (tokenPrefix(ticket) !== PORT_TICKET_PREFIX) return null;
-  const found = await takeTicket(tx, hostname, hashToken(ticket));
+  const found = await takePortTicket(tx, hostname, hashToken(ticket));
   if (!found) return null;
   const cookie = newToken(PORT_COOKIE_PREFIX);
   await insertCookie(tx, hashToken(cookie), found);

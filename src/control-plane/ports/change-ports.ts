@@ -7,7 +7,7 @@ import { CUSTOM_HOSTNAMES_MAX } from '../../protocol/ingress-types.ts';
 import { present } from '../../shared/assert.ts';
 import { AppError } from '../../shared/errors.ts';
 import { type HttpPortId, type InstanceId, newId, type OrgId } from '../../shared/ids.ts';
-import type { Access } from '../db/column-types.ts';
+import type { PortAccess } from '../db/column-types.ts';
 import { notify } from '../db/notify.ts';
 import type { Tx } from '../db/pool.ts';
 import { append } from '../events/append.ts';
@@ -31,7 +31,7 @@ import {
 } from './store.ts';
 
 /** Called with the locked row; throws to refuse the change. */
-export type Check = (before: PortRow) => void;
+export type HostnameCheck = (before: PortRow) => void;
 
 /** @throws AppError NOT_FOUND, CONFLICT, QUOTA_EXCEEDED */
 export async function createPort(
@@ -39,7 +39,7 @@ export async function createPort(
   endpoint: HttpEndpoint,
   principal: Principal,
   instance_id: InstanceId,
-  { port, access }: { readonly port: number; readonly access: Access },
+  { port, access }: { readonly port: number; readonly access: PortAccess },
 ): Promise<PortRow> {
   const instance = await lockInstanceOf(tx, principal, instance_id);
   refuseDeleting(instance);
@@ -70,8 +70,8 @@ export async function changeAccess(
   endpoint: HttpEndpoint,
   principal: Principal,
   { instance_id, id }: PortPlace,
-  access: Access | undefined,
-  check: Check,
+  access: PortAccess | undefined,
+  check: HostnameCheck,
 ): Promise<PortRow> {
   const before = await lockedPort(tx, principal, { instance_id, id });
   check(before);
@@ -93,7 +93,7 @@ export async function removePort(
   endpoint: HttpEndpoint,
   principal: Principal,
   { instance_id, id }: PortPlace,
-  check: Check,
+  check: HostnameCheck,
 ): Promise<PortRow> {
   const row = await lockedPort(tx, principal, { instance_id, id });
   check(row);
@@ -125,7 +125,7 @@ export async function lockedPort(
 }
 
 type PortChange =
-  | { readonly access: Access }
+  | { readonly access: PortAccess }
   | { readonly hostname: string; readonly is: 'added' | 'removed' | 'active' | 'pending' };
 
 interface PortEvent {

@@ -5,7 +5,7 @@ import { idnaName } from '../../shared/egress-policy.ts';
 import type { HostnameRow, PortRow } from './store.ts';
 
 export const PORTS_AN_INSTANCE = 20;
-export const TICKET_SECONDS = 60;
+export const PORT_TICKET_SECONDS = 60;
 export const COOKIE_SECONDS = 12 * 3600;
 
 /** Where clients reach the HTTP ports of instances. */

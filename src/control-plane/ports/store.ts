@@ -2,10 +2,10 @@
 import { sql } from 'kysely';
 import type { HttpReport, HttpRoute } from '../../protocol/ingress-types.ts';
 import type { HostId, HttpPortId, InstanceId, SessionId } from '../../shared/ids.ts';
-import type { Access } from '../db/column-types.ts';
+import type { PortAccess } from '../db/column-types.ts';
 import type { Tx } from '../db/pool.ts';
 import type { Database } from '../db/tables.ts';
-import { COOKIE_SECONDS, type HttpEndpoint, hostnameOf, TICKET_SECONDS } from './model.ts';
+import { COOKIE_SECONDS, type HttpEndpoint, hostnameOf, PORT_TICKET_SECONDS } from './model.ts';
 
 export type PortRow = NonNullable<Awaited<ReturnType<typeof findPort>>>;
 
@@ -78,7 +78,7 @@ export interface NewPort {
   readonly instance_id: InstanceId;
   readonly label: string;
   readonly port: number;
-  readonly access: Access;
+  readonly access: PortAccess;
 }
 
 export async function insertPort(tx: Tx, port: NewPort): Promise<void> {
@@ -89,7 +89,7 @@ export async function insertPort(tx: Tx, port: NewPort): Promise<void> {
     .execute();
 }
 
-export async function setAccess(tx: Tx, id: HttpPortId, access: Access): Promise<void> {
+export async function setAccess(tx: Tx, id: HttpPortId, access: PortAccess): Promise<void> {
   await tx
     .updateTable('http_ports')
     .set({ access, ...CHANGED })
@@ -229,10 +229,10 @@ const after = (seconds: number) => sql<Date>`now() + make_interval(secs => ${sec
 /** Of one session at one port. The oldest go. */
 const COOKIES_MAX = 20;
 
-export type NewTicket = Omit<Database['http_tickets'], 'expires_at'>;
+export type NewPortTicket = Omit<Database['http_tickets'], 'expires_at'>;
 
-export async function insertTicket(tx: Tx, ticket: NewTicket): Promise<{ expires_at: Date }> {
-  const expires_at = sql<Date>`date_trunc('milliseconds', now()) + make_interval(secs => ${TICKET_SECONDS})`;
+export async function insertPortTicket(tx: Tx, ticket: NewPortTicket): Promise<{ expires_at: Date }> {
+  const expires_at = sql<Date>`date_trunc('milliseconds', now()) + make_interval(secs => ${PORT_TICKET_SECONDS})`;
   return tx
     .insertInto('http_tickets')
     .values({ ...ticket, expires_at })
@@ -241,7 +241,7 @@ export async function insertTicket(tx: Tx, ticket: NewTicket): Promise<{ expires
 }
 
 /** Consumes the ticket. Undefined when the hostname has no such unexpired ticket. */
-export async function takeTicket(tx: Tx, hostname: string, ticket_hash: Buffer) {
+export async function takePortTicket(tx: Tx, hostname: string, ticket_hash: Buffer) {
   return tx
     .deleteFrom('http_tickets')
     .where('ticket_hash', '=', ticket_hash)
@@ -254,7 +254,7 @@ export async function takeTicket(tx: Tx, hostname: string, ticket_hash: Buffer) 
 export async function insertCookie(
   tx: Tx,
   cookie_hash: Buffer,
-  holder: Omit<NewTicket, 'ticket_hash'>,
+  holder: Omit<NewPortTicket, 'ticket_hash'>,
 ): Promise<void> {
   const expires_at = sql<Date>`now() + make_interval(secs => ${COOKIE_SECONDS})`;
   await tx
@@ -338,7 +338,7 @@ interface Row {
   readonly label: string;
   readonly custom: readonly string[];
   readonly port: number;
-  readonly access: Access;
+  readonly access: PortAccess;
   readonly wake_on_connect: boolean;
   readonly moving: boolean | null;
   readonly state: string | null;

@@ -25,7 +25,7 @@ import {
   setHostKeys,
 } from '../instances/store.ts';
 import { markKeysUsed } from '../ssh-keys/store.ts';
-import { announce, changeFor } from './change-for.ts';
+import { announceVm, changeFor } from './change-for.ts';
 import { announceFlushFailure, answerFlushes, failFlushes } from './flush-vm.ts';
 import { hasMemory, isMemoryKey, orphanMemory, recordMemory } from './memory-store.ts';
 import { observe, type StateObservation, TROUBLE_CODES, type VmState } from './model.ts';
@@ -120,7 +120,11 @@ async function checkMemory(tx: Tx, { instance_id, epoch }: VmRow, memory: Memory
 const WANTED_RUNNING: readonly VmState[] = ['starting', 'running', 'restarting'];
 
 /** The guest accepts exactly these keys, and connections made with others have ended: this confirms a revocation. */
-export async function applyKeys(db: Db, host_id: HostId, report: KeysReport): Promise<'accepted' | 'fenced'> {
+export async function confirmKeys(
+  db: Db,
+  host_id: HostId,
+  report: KeysReport,
+): Promise<'accepted' | 'fenced'> {
   return transaction(db, async (tx) => {
     const vm = { id: report.vm_id, host_id, epoch: report.epoch };
     const instance_id = await setAppliedKeys(tx, vm, report.applied_keys);
@@ -192,7 +196,7 @@ async function transition(
   // A boot without the memory of the suspended one.
   const cold = seen.kind === 'running' && vm.state === 'starting' && !seen.resumed;
   if (next === 'stopped' || next === 'failed' || cold) await loseExecs(tx, instance.id);
-  await announce(tx, vm, next, seen, host_id);
+  await announceVm(tx, vm, next, seen, host_id);
   // Each attempt reports it; one event is enough.
   if (seen.kind === 'flush_pending' && vm.reason_code !== 'flush_pending') {
     await announceFlushFailure(tx, instance.id, 'final', seen.reason, vm.reason_actor ?? host_id);

@@ -176,7 +176,7 @@ const COMPLETIONS: readonly EventType[] = ['vm.started', 'vm.restarted', 'vm.sto
  * Appends the events of a state change. The row is changed already.
  * @param vm the row before its change @param actor who reported it
  */
-export async function announce(
+export async function announceVm(
   tx: Tx,
   vm: VmRow,
   next: VmState,

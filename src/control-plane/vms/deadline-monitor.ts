@@ -4,7 +4,7 @@ import { notify } from '../db/notify.ts';
 import { type Db, databaseTime, type Tx, transaction } from '../db/pool.ts';
 import { lockInstance, SavedHead } from '../instances/store.ts';
 import { eachInTurn } from '../tasks/run-tasks.ts';
-import { announce, changeFor } from './change-for.ts';
+import { announceVm, changeFor } from './change-for.ts';
 import { failFlushes } from './flush-vm.ts';
 import { observe, type VmState } from './model.ts';
 import { findVm, listActive, listOverdue, loseExecs, updateVm, type VmRow } from './store.ts';
@@ -65,7 +65,7 @@ export async function endWithoutHost(tx: Tx, vm: VmRow, reason: Reason, actor = 
   const stopped = { kind: 'stopped', commit_id } as const;
   await updateVm(tx, vm, changeFor(vm, 'stopped', stopped, vm.host_id));
   await loseExecs(tx, vm.instance_id);
-  await announce(tx, vm, 'stopped', stopped, actor);
+  await announceVm(tx, vm, 'stopped', stopped, actor);
   await notify(tx, 'instance', vm.instance_id);
 }
 
@@ -83,7 +83,7 @@ async function failVm(tx: Tx, vm: VmRow, { code, message }: Reason, actor = 'sys
   });
   await failFlushes(tx, vm.id, message);
   await loseExecs(tx, vm.instance_id);
-  await announce(tx, vm, 'failed', { kind: 'failed', reason, guest_ran: true }, actor);
+  await announceVm(tx, vm, 'failed', { kind: 'failed', reason, guest_ran: true }, actor);
   await notify(tx, 'instance', vm.instance_id);
   await notify(tx, 'routes', vm.instance_id);
   await notify(tx, 'host', vm.host_id);

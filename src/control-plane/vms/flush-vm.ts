@@ -17,7 +17,7 @@ import { type NotifyHub, notify } from '../db/notify.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';
 import { append } from '../events/append.ts';
 import { type HostCalls, standsStill } from '../fleet/host-calls.ts';
-import { isLost } from '../fleet/host-store.ts';
+import { isHostLost } from '../fleet/host-store.ts';
 import { actorOf, type Principal } from '../identity/principal.ts';
 import { lockInstanceOf } from '../instances/change-instance.ts';
 import { instanceView } from '../instances/model.ts';
@@ -103,7 +103,7 @@ async function begin(
   const state = row.state ?? 'stopped';
   if (state === 'stopped' || state === 'suspended')
     return { kind: 'nothing_to_do', receipt: receiptOf(await SavedHead.read(tx, row.id)) };
-  if (state === 'failed' && row.host_id !== null && (await isLost(tx, row.host_id))) {
+  if (state === 'failed' && row.host_id !== null && (await isHostLost(tx, row.host_id))) {
     throw new AppError('CONFLICT', {
       message:
         'The VM has failed, and the host that holds its disk is lost. Start the VM: it continues from the last saved generation.',

@@ -63,10 +63,10 @@ const HOUR_S = 60 * MINUTE_S;
 const DAY_S = 24 * HOUR_S;
 
 export const RANGES = ['1h', '6h', '24h', '7d', '30d'] as const;
-export type Range = (typeof RANGES)[number];
+export type TimeRange = (typeof RANGES)[number];
 
 /** Each range has at most 360 samples. A step is a multiple of the stored periods: minutes for a day, then hours. */
-const SPANS: Readonly<Record<Range, { readonly seconds: number; readonly step_seconds: number }>> = {
+const SPANS: Readonly<Record<TimeRange, { readonly seconds: number; readonly step_seconds: number }>> = {
   '1h': { seconds: HOUR_S, step_seconds: MINUTE_S },
   '6h': { seconds: 6 * HOUR_S, step_seconds: MINUTE_S },
   '24h': { seconds: DAY_S, step_seconds: 5 * MINUTE_S },
@@ -82,7 +82,7 @@ export interface MetricHistory {
   readonly samples: readonly MetricSample[];
 }
 
-export async function readMetricHistory(db: Db, id: InstanceId, range: Range): Promise<MetricHistory> {
+export async function readMetricHistory(db: Db, id: InstanceId, range: TimeRange): Promise<MetricHistory> {
   const { seconds, step_seconds } = SPANS[range];
   const to_ms = Date.now();
   const step_ms = step_seconds * 1000;

@@ -12,7 +12,7 @@ import { nextRestart, RESTARTS_MAX } from '../../shared/restart-policy.ts';
 import { inWork } from '../../shared/tracing.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, databaseTime, type Tx, transaction } from '../db/pool.ts';
-import { placeVm, type Wanted } from '../fleet/place-vm.ts';
+import { type BootRequest, placeVm } from '../fleet/place-vm.ts';
 import type { Principal } from '../identity/principal.ts';
 import { currentImage } from '../images/store.ts';
 import { getInstance, type InstanceRow, lockInstance } from '../instances/store.ts';
@@ -50,7 +50,7 @@ export function startVm(
 }
 
 /** What the instance's next boot needs of a host, its image aside. */
-export async function wantedBy(tx: Tx, row: InstanceRow): Promise<Omit<Wanted, 'image' | 'may_stay'>> {
+export async function wantedBy(tx: Tx, row: InstanceRow): Promise<Omit<BootRequest, 'image' | 'may_stay'>> {
   const { id, org_id, cpus, memory_mib, egress_mode, host_labels, tolerations, host_id: last, state } = row;
   const needs = { instance_id: id, org_id, cpus, memory_mib, egress_mode, host_labels, tolerations };
   const saved_on = row.state === null ? undefined : await memorySavedOn(tx, newestVmOf(row).id);

@@ -16,7 +16,7 @@ import {
   type PendingCall,
   RESULTS,
 } from '../../protocol/host-calls.ts';
-import { fits } from '../../protocol/schemas.ts';
+import { conforms } from '../../protocol/schemas.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import { errnoOf, messageOf } from '../../shared/errors.ts';
 import type { InstanceId } from '../../shared/ids.ts';
@@ -99,7 +99,7 @@ export class CallServer {
     try {
       const result = await this.#execute(id, call, signal);
       // A guest can send anything.
-      if (!fits(RESULTS[call.kind], result))
+      if (!conforms(RESULTS[call.kind], result))
         throw new CallError('failed', 'The guest gave no sensible answer.');
       answer = { result };
     } catch (error) {

@@ -15,7 +15,7 @@ import {
   type Spreads,
   type UsedMinute,
 } from '../../protocol/host-types.ts';
-import { fits } from '../../protocol/schemas.ts';
+import { conforms } from '../../protocol/schemas.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import type { Log } from '../../shared/log.ts';
@@ -252,7 +252,7 @@ export class VmMeters {
       readingsOf(sample, { before, heard, dirty }),
     );
     // One invalid answer of a guest must fail neither its other samples nor the other guests'.
-    if (fits(VmSample, sample)) samples.push(sample);
+    if (conforms(VmSample, sample)) samples.push(sample);
     if (samples.length > SAMPLES) samples.shift();
     this.#samples.set(machine, samples);
   }

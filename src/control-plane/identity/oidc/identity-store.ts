@@ -72,7 +72,7 @@ export async function noteChecked(
 }
 
 /** The same for a refresh: false if a login has replaced the token meanwhile. */
-export async function replaceRefreshToken(
+export async function replaceProviderToken(
   tx: Tx,
   { issuer, subject, refresh_token }: Identity,
   next: Buffer | null,

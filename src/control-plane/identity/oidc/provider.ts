@@ -47,7 +47,7 @@ export interface FlowSecrets {
   readonly verifier: string;
 }
 
-export interface Proof {
+export interface ProviderProof {
   readonly person: Claimed;
   /** Null: the provider gave none. */
   readonly refresh_token: string | null;
@@ -101,7 +101,7 @@ export class OidcProvider {
   }
 
   /** Exchanges the code that the browser has brought. `query`: of the redirect. @throws ProviderError */
-  async finish(query: string, { state, nonce, verifier }: FlowSecrets): Promise<Proof> {
+  async finish(query: string, { state, nonce, verifier }: FlowSecrets): Promise<ProviderProof> {
     const configuration = await this.#configuration();
     const { authorizationCodeGrant } = await import('openid-client');
     const url = new URL(this.settings.redirect_uri);
@@ -121,7 +121,7 @@ export class OidcProvider {
    * What the provider says of the person now.
    * @throws ProviderError `refused` where the provider no longer accepts the token
    */
-  async refresh(subject: string, given: string): Promise<Proof> {
+  async refresh(subject: string, given: string): Promise<ProviderProof> {
     const configuration = await this.#configuration();
     const { refreshTokenGrant } = await import('openid-client');
     const tokens = await asProviderError(refreshTokenGrant(configuration, given));
