@@ -1,7 +1,7 @@
 /**
  * Writes `client/src/generated.ts` from `openapi/v1.json`: a type for each schema, and for each operation its method,
  * path, input and answer. It supports exactly the JSON Schema that our document uses, and fails on anything else
- * (docs/adr/0020-client.md).
+ * (docs/adr/0062-client.md).
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

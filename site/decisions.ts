@@ -6,7 +6,16 @@ import { PROJECT } from '../bin/build-folder.ts';
 const FOLDER = join(PROJECT, 'docs', 'adr');
 
 /** A part has the decisions from its number on, up to the next part. */
-const PARTS: readonly (readonly [number, string])[] = [[1, 'Decisions']];
+const PARTS: readonly (readonly [number, string])[] = [
+  [1, 'Foundations'],
+  [9, 'Disks'],
+  [21, 'VMs'],
+  [30, 'Network of guests'],
+  [40, 'Fleet'],
+  [50, 'Access and what is told'],
+  [59, 'Console, documentation, clients'],
+  [66, 'Work on Berth'],
+];
 
 const HEAD = `# Decisions
 

@@ -1,6 +1,6 @@
 /**
  * The user's browser: opens a URL, or asks the user to confirm a login there, on this or another machine, in place of a password
- * (ADR 77).
+ * (ADR 52).
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';

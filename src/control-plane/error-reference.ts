@@ -275,7 +275,7 @@ A request with \`Accept: application/problem+json\` gets errors as problem detai
 
 const STORE = `## An object store of another installation
 
-If \`BERTH_S3_BUCKET\` (or the folder of objects) is not the one that this installation has [marked](adr/0033-mark-of-the-object-store.md), the control plane does not start (exit code 2), and a host is not ready and answers flushes with 503.
+If \`BERTH_S3_BUCKET\` (or the folder of objects) is not the one that this installation has [marked](adr/0017-mark-of-the-object-store.md), the control plane does not start (exit code 2), and a host is not ready and answers flushes with 503.
 
 | message | what to do |
 |---|---|

@@ -40,7 +40,7 @@ const REFINEMENTS = `## Exceptions and details
 - A session of an account whose address is not confirmed cannot create an API key, register an SSH key, or create or accept an
   invitation: 403, until the mailed token is confirmed. Without \`BERTH_SMTP_URL\` every address counts as confirmed.
 - \`/v1/operator\` is for the owners and admins of one organisation, the first administrator's, while their session acts in it.
-  Everybody else gets 403 ([ADR 52](adr/0052-the-operators-page.md)).
+  Everybody else gets 403 ([ADR 53](adr/0053-the-operator.md)).
 - \`POST /v1/auth/sudo\` with an API key is 401, because it needs a session.`;
 
 export async function permissionsText(): Promise<string> {

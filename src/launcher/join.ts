@@ -216,7 +216,7 @@ const Kept = Type.Object({
 /** Empty when nothing readable is kept, or for a token with another fingerprint: the given one tells them again. */
 /**
  * The control planes that a host or an ingress of a fleet knows, kept for its next start: the one that it was given may be down then.
- * After a replacement of the certificate (ADR 80) only this file has the new one's fingerprint, so it is written as durably as a
+ * After a replacement of the certificate (ADR 49) only this file has the new one's fingerprint, so it is written as durably as a
  * secret.
  */
 export async function readControlPlanes(

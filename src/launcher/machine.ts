@@ -1,7 +1,7 @@
 /**
  * What this machine runs: everything (`npm start`), a control plane, a host, or an ingress. Its settings are read before any
  * process starts, so a wrong one ends the start at once. Also the settings of Node.js that keep the agent below 200 MiB
- * (docs/adr/0028-memory-of-the-agent.md).
+ * (docs/adr/0020-memory-of-the-agent.md).
  */
 import { execFile } from 'node:child_process';
 import { existsSync } from 'node:fs';

@@ -1,6 +1,6 @@
 /**
  * Releases the memory of large buffers by hand. V8 leaves some 90 MiB of dropped buffers per thread before it collects them
- * (docs/adr/0028-memory-of-the-agent.md), which is half of the agent's bound.
+ * (docs/adr/0020-memory-of-the-agent.md), which is half of the agent's bound.
  */
 
 /** Smaller buffers are left to V8. */

@@ -31,6 +31,38 @@ test(`an ADR has a context, a decision, consequences, and at most ${ADR_MAX_WORD
   }
 });
 
+test('the decisions are numbered from 1 without gaps, and their titles have their numbers', () => {
+  for (const [at, path] of adrs.toSorted().entries()) {
+    assert.equal(basename(path).slice(0, 4), String(at + 1).padStart(4, '0'), path);
+    assert.match(read(path), new RegExp(`^# ${at + 1}\\. `), path);
+  }
+});
+
+test('a mention of a decision has the number of one that exists, and of the file that it leads to', () => {
+  const code = [
+    'src',
+    'test',
+    'bench',
+    'client',
+    'python',
+    'adapters',
+    'packaging',
+    'deploy',
+    'site',
+  ].flatMap((folder) => filesBelow(folder, ['.ts', '.sh', '.service', '.pl', '.py']));
+  for (const path of [...documents, ...code]) {
+    const text = read(path);
+    for (const [found, number] of text.matchAll(/\bADRs?\s(?:\* )?\[?(\d+)\b/g))
+      assert.ok(Number(number) <= adrs.length, `${path}: ${found}`);
+    for (const [found, number, of_file] of text.matchAll(
+      /\[(?:ADR )?(\d+)\]\([^)\s]*?(\d{4})-[a-z0-9-]+\.md/g,
+    ))
+      assert.equal(Number(number), Number(of_file), `${path}: ${found}`);
+    for (const [found] of text.matchAll(/docs\/adr\/\d{4}-[a-z0-9-]+\.md/g))
+      assert.ok(adrs.includes(found), `${path}: ${found}`);
+  }
+});
+
 function anchorsOf(path: string): string[] {
   return [...read(path).matchAll(/^#+ (.*)$/gm)].map(([, title = '']) => anchorOf(title));
 }

@@ -1,5 +1,5 @@
 /**
- * Writes the types of all tables from a migrated database, as Kysely wants them (ADR 83). A column's type follows from:
+ * Writes the types of all tables from a migrated database, as Kysely wants them (ADR 6). A column's type follows from:
  * a check of its values (a union), its name (an id), an override below (the shape of JSON, and what only code knows), or its
  * type in PostgreSQL. Its comment is that of the column.
  */

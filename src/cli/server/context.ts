@@ -105,7 +105,7 @@ async function atDatabase<T>(
 
 /**
  * Audits an operator's action on the whole installation, in the log of the first organisation, because every entry belongs to
- * one (ADR 52). Runs in the transaction of the action.
+ * one (ADR 53). Runs in the transaction of the action.
  */
 export async function noteOperator(
   tx: Tx,

@@ -6,7 +6,7 @@
  * An entry is written in the transaction that it records, under a MAC of its own. The sealer then numbers it and
  * replaces that MAC by the chain's, which covers the MAC before it. `berth audit verify` finds every entry that was
  * changed or inserted at any time, and every sealed entry that was removed or moved. It cannot find the removal of an
- * unsealed entry, or of the newest entries together with the head. Why entries are not sealed at once: ADR 50.
+ * unsealed entry, or of the newest entries together with the head. Why entries are not sealed at once: ADR 54.
  *
  * Invariants: one sealer at a time; each organisation's numbers have no gap. Formulas: seal-audit.ts.
  */

@@ -1,7 +1,7 @@
 /**
  * The certificate that all control planes of the installation show to hosts, ingresses and each other, which pin it. It is made
  * when the first control plane listens to hosts; its key is sealed in the database. So a host that joined by one control plane,
- * or by a balancer, knows every other one. It can be replaced while everything runs (ADR 80):
+ * or by a balancer, knows every other one. It can be replaced while everything runs (ADR 49):
  *
  *   made ── hosts and ingresses are told of it for a minute ──▶ shown by each control plane that starts
  *        ── shown by all that live ──▶ the only one

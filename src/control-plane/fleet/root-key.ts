@@ -1,6 +1,6 @@
 /**
  * The root key: 32 random bytes, from which every other key of the installation is derived. The database has it sealed with the
- * secret key (BERTH_SECRET_KEY), which seals nothing else. So a new secret key changes one row (ADR 78):
+ * secret key (BERTH_SECRET_KEY), which seals nothing else. So a new secret key changes one row (ADR 48):
  *
  *   one secret key ── addSecretKey ──▶ old and new ── forgetSecretKey('old') ──▶ the new one alone
  *                                          └───────── forgetSecretKey('new') ──▶ the old one alone

@@ -1,5 +1,5 @@
 /**
- * A program's login without a password (ADR 77, after RFC 8628): the program asks and shows a code; a person who is logged in to
+ * A program's login without a password (ADR 52, after RFC 8628): the program asks and shows a code; a person who is logged in to
  * the console confirms it. The program asks and takes without a credential; the person looks and answers with a session.
  */
 import { randomInt } from 'node:crypto';
@@ -30,7 +30,7 @@ import { type Caller, grantSudoTo, requireSudo, sessionOf } from './sessions.ts'
 import { lockUser } from './store.ts';
 import { DEVICE_PREFIX, hashToken, newToken, tokenPrefix } from './tokens.ts';
 
-// A login without a password in a program's hands (ADR 77, after RFC 8628): the program asks and shows a code; a person who is
+// A login without a password in a program's hands (ADR 52, after RFC 8628): the program asks and shows a code; a person who is
 // logged in to the console compares it and confirms; the program then takes a session of that person, once.
 //
 //   asked ── confirm ──▶ confirmed ── take ──▶ gone, with a new session

@@ -1,5 +1,5 @@
 /**
- * A login at the OpenID provider: finds the account of the identity, links one, or creates one (ADR 62).
+ * A login at the OpenID provider: finds the account of the identity, links one, or creates one (ADR 51).
  *
  *   identity known ──────────────────────────────────────▶ its account
  *   else, without a verified address ────────────────────▶ refused

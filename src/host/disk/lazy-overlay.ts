@@ -338,7 +338,7 @@ interface Range {
  * Copies a lazily started VM's disk into its overlay until it is whole, beside the guest.
  *
  * QEMU itself copies: an NBD CACHE request on its own read-only export of the overlay is a copy-on-read. It skips what the guest
- * has written, is atomic with the guest's writes, and marks nothing dirty (docs/adr/0013-lazy-restore.md). Each range is first
+ * has written, is atomic with the guest's writes, and marks nothing dirty (docs/adr/0014-lazy-restore.md). Each range is first
  * fetched into our memory, so that the copy, which blocks the guest's requests to that range, is short.
  *
  * Order: first, without delay, the ranges that the last boot read first. When the guest is up, the rest in the order of the

@@ -1,5 +1,5 @@
 /**
- * The addresses of the guests' network (docs/adr/0054-tap-devices.md).
+ * The addresses of the guests' network (docs/adr/0030-tap-devices.md).
  *
  * Every guest has the same address, because its memory image and its template contain it. Outside of its TAP device it has an
  * address of its own, by its slot, in a range for tests of network equipment that no host uses otherwise (RFC 2544).

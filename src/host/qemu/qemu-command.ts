@@ -21,7 +21,7 @@ export type Accelerator = (typeof ACCELERATORS)[number];
 
 /**
  * microvm: virtio-mmio, no PCI, boots faster, needs KVM's clock. q35: the same devices on PCI, and an HPET. Under TCG it is
- * the only machine with a correct guest clock (docs/adr/0004-q35-under-tcg.md).
+ * the only machine with a correct guest clock (docs/adr/0021-qemu-and-machine-types.md).
  */
 export const MACHINES = ['microvm', 'q35'] as const;
 export type Machine = (typeof MACHINES)[number];
