@@ -99,11 +99,11 @@ export class EgressProxy {
     for (const each of state.guests) {
       const guest = this.#guests.get(each.address);
       if (guest) guest.change(each);
-      else this.#guests.set(each.address, new ProxiedGuest(each, this.#partsOf(each)));
+      else this.#guests.set(each.address, new ProxiedGuest(each, this.#optionsOf(each)));
     }
   }
 
-  #partsOf({ address }: GuestPolicy): ProxiedGuestOptions {
+  #optionsOf({ address }: GuestPolicy): ProxiedGuestOptions {
     return {
       resolver: this.#resolver,
       denials: this.#denials,

@@ -19,7 +19,7 @@ import { HostExecs } from './execs/host-execs.ts';
 import type { HostContext } from './host-context.ts';
 import { listHostImages } from './images/host-images.ts';
 import { findOrphans, isSameProcess, killProcess, waitForExit } from './qemu/qemu-process.ts';
-import { rootUse, VmRunner } from './reconciler/vm-runner.ts';
+import { Reconciler, rootUse } from './reconciler/reconciler.ts';
 import { listVmFolders, readRecord, vmFolder } from './vm/record.ts';
 
 const HEARTBEAT_MS = 5_000;
@@ -50,7 +50,7 @@ export class Agent {
   readonly #facts: AgentFacts;
   readonly #execs: HostExecs;
   readonly #heartbeat: BatchSender<typeof BATCHES.heartbeat.item>;
-  readonly #runners = new Map<InstanceId, { runner: VmRunner; done: Promise<void> }>();
+  readonly #runners = new Map<InstanceId, { runner: Reconciler; done: Promise<void> }>();
   #store_problem: string | null = 'not known yet';
   /** The last log line said that the store cannot be used. */
   #store_problem_logged = false;
@@ -99,10 +99,10 @@ export class Agent {
     for (const instance_id of await listVmFolders(this.#context.paths.vms)) this.#keep(instance_id);
   }
 
-  #keep(instance_id: InstanceId): VmRunner {
+  #keep(instance_id: InstanceId): Reconciler {
     const present = this.#runners.get(instance_id);
     if (present) return present.runner;
-    const runner = new VmRunner(this.#context, instance_id, (closing) =>
+    const runner = new Reconciler(this.#context, instance_id, (closing) =>
       this.#execs.reportEnds(instance_id, closing),
     );
     const done = runner

@@ -15,7 +15,7 @@ export class Denials {
   #timer: NodeJS.Timeout | null = null;
   /** By VM. */
   readonly #reported = new Map<string, number>();
-  #told_since_ms = 0;
+  #reported_since_ms = 0;
 
   constructor(pass: (denials: readonly CountedDenial[]) => void) {
     this.#pass = pass;
@@ -24,15 +24,15 @@ export class Denials {
   add(denial: Denial): void {
     const key = JSON.stringify([denial.guest, denial.name, denial.address, denial.port]);
     const count = (this.#gathered.get(key)?.count ?? 0) + 1;
-    if (count === 1 && !this.#mayTell(denial.guest)) return;
+    if (count === 1 && !this.#mayReport(denial.guest)) return;
     this.#gathered.set(key, { ...denial, at_ms: Date.now(), count });
     this.#timer ??= setTimeout(() => this.#passOn(), GATHER_MS);
   }
 
-  #mayTell(guest: string): boolean {
+  #mayReport(guest: string): boolean {
     const now_ms = performance.now();
-    if (now_ms - this.#told_since_ms >= REPORTED_MS) {
-      this.#told_since_ms = now_ms;
+    if (now_ms - this.#reported_since_ms >= REPORTED_MS) {
+      this.#reported_since_ms = now_ms;
       this.#reported.clear();
     }
     const reported = (this.#reported.get(guest) ?? 0) + 1;

@@ -11,7 +11,7 @@ import type { HostContext } from '../../src/host/host-context.ts';
 import { vmUser } from '../../src/host/qemu/confinement.ts';
 import { vmSockets } from '../../src/host/qemu/qemu-command.ts';
 import { isAlive, isStopped, killProcess } from '../../src/host/qemu/qemu-process.ts';
-import { VmRunner } from '../../src/host/reconciler/vm-runner.ts';
+import { Reconciler } from '../../src/host/reconciler/reconciler.ts';
 import { Machine } from '../../src/host/vm/machine.ts';
 import { errnoOf } from '../../src/shared/errors.ts';
 import { createLog } from '../../src/shared/log.ts';
@@ -34,7 +34,7 @@ test('a machine whose image is missing is adopted once the image is there', asyn
     },
   });
   const context = only<HostContext>({ ...PARTS, paths: { vms }, log: counting, vm_gid: null });
-  const runner = new VmRunner(context, instance_id);
+  const runner = new Reconciler(context, instance_id);
   const running = runner.run();
   await until('it is looked for more than once', () => tries > 1);
   await writeFile(base_path, Buffer.alloc(65_536));
@@ -144,7 +144,7 @@ test('before anything in the sockets folder is opened, its user loses it and for
   for (const path of [qmp, console]) symlinkSync(join(vms, 'host.sock'), path);
   chownSync(folder.runtime, user.uid, user.gid);
   const context = only<HostContext>({ ...PARTS, paths: { vms }, log, vm_gid: user.gid });
-  const runner = new VmRunner(context, instance_id);
+  const runner = new Reconciler(context, instance_id);
   const running = runner.run();
   await until('without a monitor of its own it is ended', () => !isAlive(record.identity));
   runner.close();

@@ -8,7 +8,7 @@ import { FROM_GUEST } from '../../src/host/execs/exec-channel.ts';
 import { HostExecs } from '../../src/host/execs/host-execs.ts';
 import { GuestAgent } from '../../src/host/guest/guest-agent.ts';
 import { vmSockets } from '../../src/host/qemu/qemu-command.ts';
-import { Reporter } from '../../src/host/reconciler/vm-runner.ts';
+import { Reporter } from '../../src/host/reconciler/reconciler.ts';
 import { vmFolder } from '../../src/host/vm/record.ts';
 import type { ExecsReport } from '../../src/protocol/exec-types.ts';
 import { present } from '../../src/shared/assert.ts';

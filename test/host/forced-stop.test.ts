@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { createServer } from 'node:net';
 import { test } from 'node:test';
 import { vmSockets } from '../../src/host/qemu/qemu-command.ts';
-import { powerOffGuest } from '../../src/host/reconciler/vm-steps.ts';
+import { powerOffGuest } from '../../src/host/reconciler/guest-steps.ts';
 import { Machine } from '../../src/host/vm/machine.ts';
 import { ControlPlaneClient } from '../../src/protocol/client.ts';
 import { present } from '../../src/shared/assert.ts';

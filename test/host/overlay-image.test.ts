@@ -172,7 +172,7 @@ test('an overlay that names another file is set aside unopened, and the disk is 
   }
 });
 
-test('a void overlay does not decide the image', async (t) => {
+test('a void overlay does not nextStep the image', async (t) => {
   const { overlays, asked, instance_id, open } = await sceneOf(t);
   await writeFile(overlayPaths(overlays, instance_id).overlay, QCOW2);
   await writeSidecar(overlays, instance_id, { ...UNSAVED, placement: 0, image_version: V1 });

@@ -17,7 +17,7 @@ import type { HostContext } from '../../src/host/host-context.ts';
 import { vmSockets } from '../../src/host/qemu/qemu-command.ts';
 import { isAlive } from '../../src/host/qemu/qemu-process.ts';
 import { LocalVm } from '../../src/host/reconciler/local-vm.ts';
-import { VmRunner } from '../../src/host/reconciler/vm-runner.ts';
+import { Reconciler } from '../../src/host/reconciler/reconciler.ts';
 import { awaitGuest } from '../../src/host/vm/await-guest.ts';
 import { Machine } from '../../src/host/vm/machine.ts';
 import { readLoss, readRecord, type VmRecord, writeLoss } from '../../src/host/vm/record.ts';
@@ -74,7 +74,7 @@ async function runnerOf(
       },
     },
   });
-  const runner = new VmRunner(context, instance_id);
+  const runner = new Reconciler(context, instance_id);
   const running = runner.run();
   t.after(async () => {
     runner.close();

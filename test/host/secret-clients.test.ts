@@ -207,9 +207,9 @@ describe('a client with the placeholder of a secret', { skip, timeout: 120_000 }
       assert.match(said, reason);
       assert.deepEqual(lab.got, []);
       await until('the log', () =>
-        lab.egress.troubles.some((each) => each.startsWith(name) && reason.test(each)),
+        lab.egress.server_failures.some((each) => each.startsWith(name) && reason.test(each)),
       );
-      assert.ok(!lab.egress.troubles.join().includes('sk-live'));
+      assert.ok(!lab.egress.server_failures.join().includes('sk-live'));
     });
   }
 

@@ -8,13 +8,13 @@
  * simulator did not write (after its own restart, a fork or a restore) begins empty.
  */
 import { randomBytes, randomUUID } from 'node:crypto';
-import { AutoFlush } from '../../src/host/reconciler/auto-flush.ts';
+import { AutoFlush } from '../../src/host/reconciler/flushes.ts';
 import {
-  decide,
   type Ending,
   hasEnded,
   interrupts,
   type MachineView,
+  nextStep,
   type Step,
 } from '../../src/host/reconciler/next-step.ts';
 import { type ControlPlaneClient, ControlPlaneUnavailable } from '../../src/protocol/client.ts';
@@ -154,7 +154,7 @@ export class SimulatedVm {
   async run(): Promise<void> {
     for (let failures = 0; !this.#closing.signal.aborted && !this.#removed; ) {
       const since = this.#changed.count;
-      const step = decide(this.#situation());
+      const step = nextStep(this.#situation());
       const applied_keys = this.#unappliedKeys();
       if (step === 'nothing' && applied_keys === null) {
         await this.#changed.wait({ since, signal: this.#closing.signal });
@@ -187,7 +187,7 @@ export class SimulatedVm {
     this.#closing.abort();
   }
 
-  #situation(): Parameters<typeof decide>[0] {
+  #situation(): Parameters<typeof nextStep>[0] {
     const assignment = this.#assignment;
     const machine = this.#machine;
     const vm_id = assignment?.vm_id ?? null;
@@ -206,7 +206,7 @@ export class SimulatedVm {
       flush_asked: (assignment?.flush_id ?? this.#flushed) !== this.#flushed,
       flush_due: this.#auto.due,
       growth_wanted: assignment?.disk_grows === true && assignment.spec.disk_bytes > this.#grown_bytes,
-      trouble_unreported: false,
+      problem_unreported: false,
     };
   }
 
@@ -258,7 +258,7 @@ export class SimulatedVm {
         this.#ended = { vm_id: assignment.vm_id, how: 'failed' };
         return;
       case 'cancel_suspend':
-      case 'report_trouble':
+      case 'report_problem':
       case 'nothing':
         return;
     }

@@ -66,7 +66,7 @@ export class EgressLab {
   readonly #children: ChildProcess[] = [];
   readonly #ending = new AbortController();
   #outside: EgressOutside | null = null;
-  readonly troubles: string[] = [];
+  readonly server_failures: string[] = [];
   readonly #resolved_addresses = new ResolvedAddresses((args, input) =>
     inNetwork({ path: this.path('router') }, ['nft', ...args], input),
   );
@@ -169,7 +169,7 @@ export class EgressLab {
         for (const each of addresses) this.#admitted.add(`${guest} ${each}`);
       },
       certify: (...asked) => this.#certificates.make(...asked),
-      takeServerFailure: (_guest, name, reason) => this.troubles.push(`${name}: ${reason}`),
+      takeServerFailure: (_guest, name, reason) => this.server_failures.push(`${name}: ${reason}`),
     });
     void this.#proxy.run();
   }

@@ -41,7 +41,7 @@ export function savedState({ disk, vm }: Pick<Instance, 'disk' | 'vm'>): string 
 
 /** The unit in which the host counts and saves. */
 const BLOCK_BYTES = 64 * 1024;
-/** A single block waits this many intervals of the automatic flush (src/host/reconciler/auto-flush.ts). */
+/** A single block waits this many intervals of the automatic flush (src/host/reconciler/flushes.ts). */
 const LONE_BLOCK_INTERVALS = 10;
 
 /** What the amount of a running VM does not tell; null: nothing. */

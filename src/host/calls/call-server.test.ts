@@ -10,7 +10,7 @@ import { type InstanceId, newId } from '../../shared/ids.ts';
 import { createLog } from '../../shared/log.ts';
 import type { HostContext } from '../host-context.ts';
 import type { Machine } from '../vm/machine.ts';
-import { type CalledRunner, CallServer, dialSshd } from './call-server.ts';
+import { type CalledReconciler, CallServer, dialSshd } from './call-server.ts';
 
 const instance_id = 'inst_01h0000000000000000000000' as InstanceId;
 const call: PendingCall = {
@@ -18,7 +18,7 @@ const call: PendingCall = {
   call: { kind: 'console', instance_id, vm_id: newId('vm') },
 };
 
-function serverOf(client: Pick<ControlPlaneClient, 'calls' | 'answerCall'>, runner: CalledRunner) {
+function serverOf(client: Pick<ControlPlaneClient, 'calls' | 'answerCall'>, runner: CalledReconciler) {
   const context = only<HostContext>({ client, log: createLog('test', 'silent') });
   return new CallServer(
     context,
@@ -32,7 +32,7 @@ test('a call for a VM waits until a restarted agent has adopted it, and does not
   const asked: string[] = [];
   const machine = only<Machine>({ console: { attach: () => undefined } });
   let present = false;
-  const runner: CalledRunner = {
+  const runner: CalledReconciler = {
     isQuiet: true,
     get adopted() {
       asked.push('adopted');
@@ -71,7 +71,7 @@ test('a call for a VM waits until a restarted agent has adopted it, and does not
 test('an agent that ends does not wait for a VM that cannot be adopted', async () => {
   const stop = new AbortController();
   const begun = Promise.withResolvers<void>();
-  const never: CalledRunner = {
+  const never: CalledReconciler = {
     isQuiet: true,
     get adopted() {
       begun.resolve();

@@ -31,7 +31,7 @@ import {
 } from '../guest/guest-agent.ts';
 import type { HostContext } from '../host-context.ts';
 import { sshEndpoint } from '../network/addresses.ts';
-import type { VmRunner } from '../reconciler/vm-runner.ts';
+import type { Reconciler } from '../reconciler/reconciler.ts';
 import { type Arrival, readArrivals } from '../vm/console-log.ts';
 import { DrainedError, NotListeningError } from '../vm/guest-ports.ts';
 import type { Machine } from '../vm/machine.ts';
@@ -44,18 +44,18 @@ const ANSWER_TRIES = 3;
 const USAGE_VMS = 500;
 
 /** What calls need of a VM's runner. */
-export type CalledRunner = Pick<VmRunner, 'adopted' | 'isQuiet' | 'machineOf'>;
+export type CalledReconciler = Pick<Reconciler, 'adopted' | 'isQuiet' | 'machineOf'>;
 
 export class CallServer {
   readonly #context: HostContext;
-  readonly #runnerOf: (id: InstanceId) => CalledRunner | undefined;
+  readonly #runnerOf: (id: InstanceId) => CalledReconciler | undefined;
 
   readonly #meters: VmMeters;
   readonly #execs: HostExecs;
 
   constructor(
     context: HostContext,
-    runnerOf: (id: InstanceId) => CalledRunner | undefined,
+    runnerOf: (id: InstanceId) => CalledReconciler | undefined,
     { meters, execs }: { readonly meters: VmMeters; readonly execs: HostExecs },
   ) {
     this.#context = context;

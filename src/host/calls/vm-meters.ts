@@ -22,7 +22,7 @@ import type { Log } from '../../shared/log.ts';
 import { pause } from '../../shared/retry.ts';
 import type { GuestAgent } from '../guest/guest-agent.ts';
 import { memoryUse, networkUse } from '../guest/guest-use.ts';
-import type { VmRunner } from '../reconciler/vm-runner.ts';
+import type { Reconciler } from '../reconciler/reconciler.ts';
 import type { Machine } from '../vm/machine.ts';
 
 const MINUTE_MS = 60_000;
@@ -199,11 +199,11 @@ const GUEST_EVERY = 4;
 export class VmMeters {
   readonly #samples = new WeakMap<Machine, VmSample[]>();
   readonly #minutes: MinuteLog;
-  readonly #runners: () => Iterable<VmRunner>;
+  readonly #runners: () => Iterable<Reconciler>;
   readonly #client: Pick<ControlPlaneClient, 'reportMinutes'>;
 
   constructor(
-    runners: () => Iterable<VmRunner>,
+    runners: () => Iterable<Reconciler>,
     { client, log }: { readonly client: Pick<ControlPlaneClient, 'reportMinutes'>; readonly log: Log },
   ) {
     this.#runners = runners;
@@ -240,7 +240,7 @@ export class VmMeters {
     return { vms: vms.slice(0, limit) };
   }
 
-  async #take(runner: VmRunner, machine: Machine, ask_guest: boolean): Promise<void> {
+  async #take(runner: Reconciler, machine: Machine, ask_guest: boolean): Promise<void> {
     const asked = ask_guest && runner.isQuiet;
     const [sample, dirty] = await Promise.all([measureVm(machine, asked), runner.dirtyBytes()]);
     const samples = this.#samples.get(machine) ?? [];

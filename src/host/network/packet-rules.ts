@@ -371,10 +371,10 @@ export async function applyHostRules(options: {
     // Without it no resolver is opened, so guests have no DNS.
   }
   const text = hostRules({ ...options, resolvers, host_networks: hostNetworks() });
-  const trouble = await nft(options.nft_binary ?? 'nft', text);
-  return trouble === null
+  const problem = await nft(options.nft_binary ?? 'nft', text);
+  return problem === null
     ? { closed: true }
-    : { closed: false, reason: `the guests' network cannot be closed off: ${trouble}` };
+    : { closed: false, reason: `the guests' network cannot be closed off: ${problem}` };
 }
 
 /** Removes the table. Returns the reason when it fails. Call it only while none of this installation's guests run. */

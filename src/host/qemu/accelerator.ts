@@ -60,14 +60,14 @@ export async function chooseAccelerator(options: ChooseOptions): Promise<Acceler
     const cached = await readCache(options.cache_path, key);
     if (cached) return cached;
   }
-  const trouble = kvmTrouble() ?? (await probePatiently(options));
-  if (trouble !== null && options.setting === 'kvm') {
-    throw new AcceleratorError(`KVM does not work on this host: ${trouble}`);
+  const problem = kvmProblem() ?? (await probePatiently(options));
+  if (problem !== null && options.setting === 'kvm') {
+    throw new AcceleratorError(`KVM does not work on this host: ${problem}`);
   }
   const choice: AcceleratorChoice =
-    trouble === null
+    problem === null
       ? { accel: 'kvm', reason: 'a test guest booted on KVM' }
-      : { accel: 'tcg', reason: `software emulation: ${trouble}` };
+      : { accel: 'tcg', reason: `software emulation: ${problem}` };
   if (options.setting === 'auto' && options.cache_path) {
     await writeFileDurably(options.cache_path, `${JSON.stringify({ key, ...choice })}\n`);
   }
@@ -128,7 +128,7 @@ export async function probeGuest(accel: Accelerator, options: ProbeOptions): Pro
 }
 
 /** Why KVM need not be tried; null: try it. */
-function kvmTrouble(): string | null {
+function kvmProblem(): string | null {
   try {
     accessSync(KVM_DEVICE, constants.R_OK | constants.W_OK);
     return null;

@@ -14,6 +14,7 @@ import type { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import type { Assignment, FlushResult, MemoryRef, Reason } from '../../protocol/types.ts';
 import { assert, present } from '../../shared/assert.ts';
 import type { InstanceId, VmId } from '../../shared/ids.ts';
+import { backoffMs, pause } from '../../shared/retry.ts';
 import { DiskState, FencedError, HeadMovedError, InstanceGoneError } from '../disk/disk-state.ts';
 import { type FlushOptions, flushMachine, settleFlush } from '../disk/flush-disk.ts';
 import { isLost, type RanSince, type SaidOfWrites, writesOf } from '../disk/judge-overlay.ts';
@@ -28,7 +29,7 @@ import {
   setAside,
 } from '../disk/overlay-files.ts';
 import { type HostContext, vmOwner } from '../host-context.ts';
-import { takeRuntimeDir, type VmUser } from '../qemu/confinement.ts';
+import { removeLimits, takeRuntimeDir, type VmUser } from '../qemu/confinement.ts';
 import { vmSockets } from '../qemu/qemu-command.ts';
 import { boundLog, isAlive, userOf } from '../qemu/qemu-process.ts';
 import { fillMachine, launchMachine } from '../vm/launch-machine.ts';
@@ -47,7 +48,6 @@ import {
 import { coldReason, launchOrResume } from '../vm/resume-machine.ts';
 import { cancelSuspend, type SuspendOptions, suspendMachine } from '../vm/suspend-machine.ts';
 import type { MachineView } from './next-step.ts';
-import { removeLimitsOf } from './remove-limits.ts';
 
 export interface Adoption {
   readonly context: HostContext;
@@ -514,5 +514,20 @@ export class LocalVm {
   /** Disconnects from the machine, which runs on. */
   release(): void {
     this.#machine?.release();
+  }
+}
+
+const LIMIT_TRIES = 10;
+
+/** Removes a VM's control group. A dead process stays in it until it is reaped, which may take a moment. */
+async function removeLimitsOf(
+  { cgroups, log }: Pick<HostContext, 'cgroups' | 'log'>,
+  instance_id: InstanceId,
+): Promise<void> {
+  for (let attempt = 0; attempt < LIMIT_TRIES; attempt++) {
+    const problem = removeLimits(cgroups, instance_id);
+    if (problem === null) return;
+    if (attempt + 1 === LIMIT_TRIES) log.warn({ problem }, 'a control group could not be removed');
+    await pause(backoffMs(attempt, 10, 200));
   }
 }

@@ -2,10 +2,10 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import {
-  decide,
   interrupts,
   isFinished,
   type MachineView,
+  nextStep,
   type Situation,
   STEPS,
   type Step,
@@ -25,7 +25,7 @@ const situation: fc.Arbitrary<Situation> = fc.record({
   flush_asked: fc.boolean(),
   flush_due: fc.boolean(),
   growth_wanted: fc.boolean(),
-  trouble_unreported: fc.boolean(),
+  problem_unreported: fc.boolean(),
 });
 
 /** The situation after a step that succeeds. */
@@ -41,8 +41,8 @@ function after(now: Situation, step: Step): Situation {
       return { ...now, flush_asked: false, flush_due: false };
     case 'grow_disk':
       return { ...now, growth_wanted: false };
-    case 'report_trouble':
-      return { ...now, trouble_unreported: false };
+    case 'report_problem':
+      return { ...now, problem_unreported: false };
     case 'suspend':
       return { ...now, saved: true };
     case 'cancel_suspend':
@@ -73,9 +73,9 @@ test('a runner whose steps succeed comes to rest within eight steps', () => {
   fc.assert(
     fc.property(situation, (first) => {
       let now = first;
-      for (let taken = 0; decide(now) !== 'nothing'; taken++) {
-        assert.ok(taken < 8, `still busy: ${decide(now)}`);
-        now = after(now, decide(now));
+      for (let taken = 0; nextStep(now) !== 'nothing'; taken++) {
+        assert.ok(taken < 8, `still busy: ${nextStep(now)}`);
+        now = after(now, nextStep(now));
       }
     }),
   );
@@ -84,7 +84,7 @@ test('a runner whose steps succeed comes to rest within eight steps', () => {
 test('stopped is reported only when no machine has the disk and nothing is unsaved', () => {
   fc.assert(
     fc.property(situation, (now) => {
-      if (decide(now) === 'report_stopped')
+      if (nextStep(now) === 'report_stopped')
         assert.ok(now.machine === 'none' && !now.unsaved && now.desired === 'stopped');
     }),
   );
@@ -93,7 +93,7 @@ test('stopped is reported only when no machine has the disk and nothing is unsav
 test('a machine is started only if there is none, and only once per boot', () => {
   fc.assert(
     fc.property(situation, (now) => {
-      if (decide(now) === 'start')
+      if (nextStep(now) === 'start')
         assert.ok(now.machine === 'none' && !now.launched && now.desired === 'running');
     }),
   );
@@ -102,7 +102,7 @@ test('a machine is started only if there is none, and only once per boot', () =>
 test('a guest whose memory is durable is never resumed before the memory is reported', () => {
   fc.assert(
     fc.property(situation, (now) => {
-      const step = decide(now);
+      const step = nextStep(now);
       if (now.saved && !now.ended && now.machine !== 'stale') {
         const given_up = ['end_machine', 'remove', 'nothing', 'save_offline'];
         const over = ['failed', 'deleted', 'unassigned'].includes(now.desired);
@@ -127,13 +127,13 @@ test('an adopted guest that is silent still gets its reboots, flushes and suspen
         saved: false,
         suspend_abandoned: false,
         ended: false,
-        trouble_unreported: false,
+        problem_unreported: false,
       } as const;
-      assert.equal(decide({ ...silent, desired: 'suspended' }), 'suspend');
+      assert.equal(nextStep({ ...silent, desired: 'suspended' }), 'suspend');
       const wanted = { ...silent, desired: 'running', reboots_done: silent.reboots_wanted } as const;
-      assert.equal(decide({ ...wanted, flush_asked: true }), 'flush');
-      assert.equal(decide({ ...wanted, reboots_wanted: wanted.reboots_done + 1 }), 'reboot');
-      assert.equal(decide({ ...wanted, trouble_unreported: true }), 'report_trouble');
+      assert.equal(nextStep({ ...wanted, flush_asked: true }), 'flush');
+      assert.equal(nextStep({ ...wanted, reboots_wanted: wanted.reboots_done + 1 }), 'reboot');
+      assert.equal(nextStep({ ...wanted, problem_unreported: true }), 'report_problem');
     }),
   );
 });
@@ -142,7 +142,7 @@ test('a stop shuts a guest that is up down before its machine is ended', () => {
   fc.assert(
     fc.property(situation, (now) => {
       if (now.desired === 'stopped' && now.machine === 'up' && !now.saved)
-        assert.equal(decide(now), now.suspend_abandoned ? 'cancel_suspend' : 'power_off');
+        assert.equal(nextStep(now), now.suspend_abandoned ? 'cancel_suspend' : 'power_off');
     }),
   );
 });
@@ -151,7 +151,7 @@ test('a failed VM’s disk is saved on request, never because its automatic flus
   fc.assert(
     fc.property(situation, (now) => {
       if (now.desired === 'failed')
-        assert.equal(decide(now) === 'save_offline', now.machine === 'none' && now.flush_asked);
+        assert.equal(nextStep(now) === 'save_offline', now.machine === 'none' && now.flush_asked);
     }),
   );
 });
@@ -159,7 +159,7 @@ test('a failed VM’s disk is saved on request, never because its automatic flus
 test('files are removed only for a deleted instance without a machine', () => {
   fc.assert(
     fc.property(situation, (now) => {
-      if (decide(now) === 'remove') assert.ok(now.desired === 'deleted' && now.machine === 'none');
+      if (nextStep(now) === 'remove') assert.ok(now.desired === 'deleted' && now.machine === 'none');
     }),
   );
 });

@@ -41,8 +41,8 @@ export interface Situation {
   readonly flush_due: boolean;
   /** The running guest's disk was increased, and this boot of it was not told. */
   readonly growth_wanted: boolean;
-  /** The guest's trouble (no disk space, silent agent) began or ended, and that was not reported. */
-  readonly trouble_unreported: boolean;
+  /** The guest's problem (no disk space, silent agent) began or ended, and that was not reported. */
+  readonly problem_unreported: boolean;
 }
 
 export const STEPS = [
@@ -58,7 +58,7 @@ export const STEPS = [
   'save_offline',
   'end_machine',
   'remove',
-  'report_trouble',
+  'report_problem',
   'report_powered_off',
   'report_suspended',
   'report_stopped',
@@ -67,7 +67,7 @@ export const STEPS = [
 ] as const;
 export type Step = (typeof STEPS)[number];
 
-export function decide(now: Situation): Step {
+export function nextStep(now: Situation): Step {
   const alive = now.machine !== 'none';
   switch (now.desired) {
     case 'deleted':
@@ -96,14 +96,14 @@ function decideRunning(now: Situation): Step {
       return now.launched ? 'report_died' : 'start';
     case 'booting':
       if (now.suspend_abandoned) return 'cancel_suspend';
-      if (now.silent && now.trouble_unreported) return 'report_trouble';
+      if (now.silent && now.problem_unreported) return 'report_problem';
       if (now.silent && now.reboots_wanted > now.reboots_done) return 'reboot';
       return now.silent && (now.flush_asked || now.flush_due) ? 'flush' : 'await_guest';
     case 'off':
       return 'report_powered_off';
     case 'up':
       if (now.suspend_abandoned) return 'cancel_suspend';
-      if (now.trouble_unreported) return 'report_trouble';
+      if (now.problem_unreported) return 'report_problem';
       if (now.reboots_wanted > now.reboots_done) return 'reboot';
       // Before a flush, which may be long: it is short, and not tried again.
       if (now.growth_wanted) return 'grow_disk';

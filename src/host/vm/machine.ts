@@ -188,7 +188,7 @@ export class Machine {
     return this.#stall.reason;
   }
   /** What users should know of a running guest: it waits for this host's disk, its agent is silent, or nobody can log in. */
-  get trouble(): Reason | null {
+  get problem(): Reason | null {
     return this.stall ?? (this.agent.is_silent ? AGENT_SILENT : this.#access_problem);
   }
   /** Why nobody can log in, although the guest's agent answers. */

@@ -1,6 +1,51 @@
 import assert from 'node:assert/strict';
 import { mock, test } from 'node:test';
-import { AutoFlush } from './auto-flush.ts';
+import type { Assignment, FlushFailure, FlushResult } from '../../protocol/types.ts';
+import { type FlushId, newId } from '../../shared/ids.ts';
+import { createLog } from '../../shared/log.ts';
+import { AutoFlush, type FlushedVm, Flushes } from './flushes.ts';
+
+const RECEIPT = { commit_id: 'c', consistency: 'filesystem' } as FlushResult;
+
+test('of automatic flushes that fail the first in a row is reported; a requested flush ends the row too', async () => {
+  let works = true;
+  const reported: FlushFailure[] = [];
+  const unused = () => assert.fail('not part of this');
+  const vm: FlushedVm = {
+    context: { log: createLog('test', 'silent') },
+    reporter: {
+      flush: async () => undefined,
+      flushFailure: async (failure) => void reported.push(failure),
+    },
+    local: {
+      flush: async () => {
+        if (works) return RECEIPT;
+        throw new Error('no room');
+      },
+      ...{ launch: unused, lookForUnsaved: unused, markSaved: unused },
+      ...{ unsaved: null, lost: null, saved_by: null },
+      get running() {
+        return unused();
+      },
+    },
+    ...{ endMachine: unused, report: unused, reportFailed: unused },
+  };
+  const flushes = new Flushes(vm);
+  const { signal } = new AbortController();
+  const flush = (asked: FlushId | null, does: boolean) => {
+    works = does;
+    return flushes.flush({ vm_id: newId('vm'), epoch: 1, flush_id: asked } as Assignment, signal);
+  };
+  assert.equal(await flush(null, false), false);
+  assert.equal(await flush(newId('flush'), false), false);
+  assert.equal(reported.length, 1);
+  assert.equal(await flush(newId('flush'), true), true);
+  await flush(null, false);
+  assert.equal(reported.length, 2);
+  await flush(null, true);
+  await flush(null, false);
+  assert.equal(reported.length, 3);
+});
 
 function scene(): { auto: AutoFlush; calls: () => number; pass: (seconds: number) => void } {
   mock.timers.enable({ apis: ['setInterval', 'setTimeout'] });
