@@ -13,7 +13,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { CompressPool } from '../src/disk-format/compress-pool.ts';
 import { isZeroBlock } from '../src/disk-format/frame-codec.ts';
-import { newDataKey } from '../src/disk-format/key-ring.ts';
+import { newDataKey } from '../src/disk-format/frame-cipher.ts';
 import { BLOCK_BYTES } from '../src/disk-format/segment-format.ts';
 import { FlushSink } from '../src/host/disk/flush-sink.ts';
 import { NbdClient } from '../src/host/disk/nbd-client.ts';

@@ -9,7 +9,7 @@ import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { CompressPool } from '../src/disk-format/compress-pool.ts';
-import { newDataKey } from '../src/disk-format/key-ring.ts';
+import { newDataKey } from '../src/disk-format/frame-cipher.ts';
 import { FlushSink } from '../src/host/disk/flush-sink.ts';
 import { permittedStore } from '../src/host/host-store.ts';
 import { freeLoopbackPort } from '../src/host/qemu/qemu-process.ts';

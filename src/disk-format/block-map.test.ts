@@ -1,8 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
-import { BlockMap } from './block-map.ts';
-import { BlockSet } from './block-set.ts';
+import { BlockMap, BlockSet } from './block-map.ts';
 import { FRAME_KIND, type SegmentEntry } from './segment-format.ts';
 
 const IDENTITY = {

@@ -6,8 +6,7 @@
  * and an open-addressed index (linear probing, at most two thirds full) from block number to row.
  */
 import { assert, present } from '../shared/assert.ts';
-import type { FrameHome } from './frame-cipher.ts';
-import type { Encryption } from './key-ring.ts';
+import type { Encryption, FrameHome } from './frame-cipher.ts';
 import {
   BLOCK_NUMBER_LIMIT,
   FRAME_KIND,
@@ -309,5 +308,41 @@ export class BlockMap {
     while (rows * 3 > length * 2) length *= 2;
     this.#index = new Uint32Array(length);
     for (let row = 0; row < this.#rows; row++) this.#index[this.#slot(this.#blocks[row] ?? 0)] = row + 1;
+  }
+}
+
+/** A set of block numbers as a bitmap in pages of 32,768 blocks (2 GiB of disk, 4 KiB of memory), made on demand. */
+const PAGE_BITS = 15;
+const PAGE_MASK = (1 << PAGE_BITS) - 1;
+
+export class BlockSet {
+  readonly #pages = new Map<number, Uint32Array>();
+  #count = 0;
+
+  get count(): number {
+    return this.#count;
+  }
+
+  has(block: number): boolean {
+    const page = this.#pages.get(Math.floor(block / (PAGE_MASK + 1)));
+    const word = page?.[(block & PAGE_MASK) >>> 5] ?? 0;
+    return (word & (1 << (block & 31))) !== 0;
+  }
+
+  /** Adds `block`. Returns whether it was new. */
+  add(block: number): boolean {
+    const number = Math.floor(block / (PAGE_MASK + 1));
+    let page = this.#pages.get(number);
+    if (!page) {
+      page = new Uint32Array((PAGE_MASK + 1) / 32);
+      this.#pages.set(number, page);
+    }
+    const word = (block & PAGE_MASK) >>> 5;
+    const bit = 1 << (block & 31);
+    const before = page[word] ?? 0;
+    if ((before & bit) !== 0) return false;
+    page[word] = before | bit;
+    this.#count += 1;
+    return true;
   }
 }

@@ -1,12 +1,19 @@
 /**
- * AES-256-GCM as the format uses it, under a key derived for one attempt (`key-ring.ts`).
+ * AES-256-GCM as the format uses it, and the keys derived for it from a disk's data keys. Data keys are in memory only: never
+ * written, never logged.
  *
- * A nonce is {u32 type, u64 counter}. Types: 0 frame, 1 part of a segment, 2 piece of a map, 3 part of a memory image. Each
- * nonce is used once under its key: counters rise within a flush attempt, and a new attempt has a new salt.
- * The additional authenticated data says where the bytes belong. So a frame of another disk, generation or block does not
- * decrypt.
+ * A nonce is {u32 type, u64 counter}. Types: 0 frame, 1 part of a segment, 2 piece of a map, 3 part of a memory image. Each nonce
+ * is used once under its key: counters rise within a flush attempt, and a new attempt has a new salt. The additional authenticated
+ * data says where the bytes belong. So a frame of another disk, generation or block does not decrypt.
  */
-import { createCipheriv, createDecipheriv, createSecretKey, type KeyObject } from 'node:crypto';
+import {
+  createCipheriv,
+  createDecipheriv,
+  createSecretKey,
+  hkdfSync,
+  type KeyObject,
+  randomBytes,
+} from 'node:crypto';
 import { assert } from '../shared/assert.ts';
 
 export const TAG_BYTES = 16;
@@ -116,4 +123,84 @@ function open(
     return undefined;
   }
   return plain;
+}
+
+const DATA_KEY_BYTES = 32;
+export const KEY_ID_BYTES = 16;
+export const SALT_BYTES = 32;
+const KEY_ID = /^dk_[0-9a-f]{32}$/;
+
+/** The purpose of a derived key. Part of the format. */
+export const PURPOSE = {
+  segment: 'berth segment v2',
+  map: 'berth map v1',
+  memory: 'berth memory v1',
+} as const;
+export type Purpose = (typeof PURPOSE)[keyof typeof PURPOSE];
+
+export interface DataKey {
+  /** `dk_` and 32 hex digits: 16 random bytes. */
+  readonly key_id: string;
+  /** 32 random bytes. */
+  readonly key: Uint8Array;
+}
+
+/** Which key an object is encrypted with. Public. */
+export interface Encryption {
+  readonly key_id: string;
+  readonly salt: Uint8Array;
+}
+
+/** The key of one attempt to write. */
+export interface AttemptKey {
+  readonly encryption: Encryption;
+  readonly key: Uint8Array;
+}
+
+/**
+ * The data keys of a disk's reader or writer, and the keys derived from them. They are in memory only: never written,
+ * never logged.
+ *
+ * A data key encrypts nothing itself. Each flush attempt, map and suspend draws a salt of 32 random bytes and encrypts with
+ * HKDF-SHA-256(data key, salt, purpose). So no two attempts share a key, and counters can be nonces.
+ */
+export class KeyRing {
+  /** For disks that are not encrypted. */
+  static readonly none: KeyRing = new KeyRing([]);
+  readonly #keys: ReadonlyMap<string, Uint8Array>;
+
+  constructor(keys: Iterable<DataKey>) {
+    this.#keys = new Map([...keys].map(({ key_id, key }) => [key_id, key]));
+  }
+
+  /** The key that an object was encrypted with. Undefined without its data key. */
+  derive({ key_id, salt }: Encryption, purpose: Purpose): Uint8Array | undefined {
+    const key = this.#keys.get(key_id);
+    return key && deriveKey(key, salt, purpose);
+  }
+}
+
+/** A new, random data key. */
+export function newDataKey(): DataKey {
+  return { key_id: keyIdText(randomBytes(KEY_ID_BYTES)), key: randomBytes(DATA_KEY_BYTES) };
+}
+
+/** A key for one attempt to write, with a new salt. */
+export function newAttemptKey(data_key: DataKey, purpose: Purpose): AttemptKey {
+  const encryption = { key_id: data_key.key_id, salt: randomBytes(SALT_BYTES) };
+  return { encryption, key: deriveKey(data_key.key, encryption.salt, purpose) };
+}
+
+export function keyIdText(bytes: Uint8Array): string {
+  return `dk_${Buffer.from(bytes).toString('hex')}`;
+}
+
+export function keyIdBytes(key_id: string): Buffer {
+  assert(KEY_ID.test(key_id), 'a key id is dk_ and 32 hex digits');
+  return Buffer.from(key_id.slice(3), 'hex');
+}
+
+function deriveKey(key: Uint8Array, salt: Uint8Array, purpose: Purpose): Uint8Array {
+  assert(key.length === DATA_KEY_BYTES && salt.length === SALT_BYTES, 'a data key and a salt have 32 bytes');
+  return new Uint8Array(hkdfSync('sha256', key, salt, purpose, 32));
 }

@@ -15,7 +15,38 @@ import { promisify } from 'node:util';
 import { constants, zstdCompress, zstdDecompress } from 'node:zlib';
 import { ObjectExistsError, ObjectNotFoundError, type ObjectStore } from '../object-store/object-store.ts';
 import { inParallel } from '../shared/concurrency.ts';
-import { IMAGE_FILES, type ImageFile, type ImageManifest, isImageManifest } from './image-manifest.ts';
+
+export const IMAGE_FILES = ['vmlinuz', 'initrd.img', 'rootfs.img'] as const;
+export type ImageFile = (typeof IMAGE_FILES)[number];
+
+/** `manifest.json` of an image. A host has it beside the image's files; the object store has it in the image's index. */
+export interface ImageManifest {
+  readonly id: string;
+  /** Of the recipe; for a custom image, of the input. */
+  readonly version: string;
+  readonly kernel_release: string;
+  /** Of the root file system. */
+  readonly size_bytes: number;
+  readonly user: string;
+  /** SHA-256 of each file. The root file system's is the image's version. */
+  readonly files: Readonly<Record<ImageFile, string>>;
+}
+
+/** Safe in paths and object keys, and easy to type. */
+export const IMAGE_ID = /^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$/;
+
+export function isImageManifest(value: unknown): value is ImageManifest {
+  if (typeof value !== 'object' || value === null) return false;
+  const { id, version, kernel_release, size_bytes, user, files } = value as Record<string, unknown>;
+  return (
+    [id, version, kernel_release, user].every((each) => typeof each === 'string') &&
+    IMAGE_ID.test(String(id)) &&
+    Number.isSafeInteger(size_bytes) &&
+    typeof files === 'object' &&
+    files !== null &&
+    IMAGE_FILES.every((name) => /^[0-9a-f]{64}$/.test(String((files as Record<string, unknown>)[name])))
+  );
+}
 
 const PIECE_BYTES = 4 * 1024 * 1024;
 /** One chunk: zlib's default chunks of 16 KiB take four times as long. */

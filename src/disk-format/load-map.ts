@@ -1,20 +1,19 @@
 /** Builds the block map of a generation from its layers: the directories of segments, one ranged read each, and maps. */
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { assert, present } from '../shared/assert.ts';
-import { asCorrupt } from './as-corrupt.ts';
 import { type BlockLocation, BlockMap } from './block-map.ts';
-import { KeyRing } from './key-ring.ts';
-import type { MapChange } from './map-format.ts';
-import { type MapRef, readMap } from './map-object.ts';
+import { KeyRing } from './frame-cipher.ts';
+import { type MapChange, type MapRef, readMap } from './map-objects.ts';
 import {
+  asCorrupt,
   decodeDirectory,
   decodeTrailer,
   SegmentCorruptError,
   type SegmentDirectory,
   TRAILER_BYTES,
   tailBytes,
+  verifyKey,
 } from './segment-format.ts';
-import { verifyKey } from './segment-key.ts';
 
 /** A segment as the database knows it. With `entries` the directory takes exactly one read. */
 export interface SegmentRef {

@@ -10,7 +10,7 @@ import {
   type ObjectStore,
   ObjectStoreUnavailableError,
 } from '../object-store/object-store.ts';
-import { KeyRing, newDataKey } from './key-ring.ts';
+import { KeyRing, newDataKey } from './frame-cipher.ts';
 import {
   consumedKey,
   consumeMemory,

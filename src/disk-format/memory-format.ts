@@ -22,7 +22,6 @@ import {
 } from '../object-store/object-store.ts';
 import { assert } from '../shared/assert.ts';
 import { messageOf } from '../shared/errors.ts';
-import { openPart, sealPart } from './frame-cipher.ts';
 import {
   type AttemptKey,
   type DataKey,
@@ -30,8 +29,10 @@ import {
   type KeyRing,
   keyIdBytes,
   newAttemptKey,
+  openPart,
   PURPOSE,
-} from './key-ring.ts';
+  sealPart,
+} from './frame-cipher.ts';
 
 export const PART_BYTES = 8 * 1024 * 1024;
 const PARTS_AT_ONCE = 3;

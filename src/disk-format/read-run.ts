@@ -5,12 +5,11 @@
  */
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { assert, present } from '../shared/assert.ts';
-import { asCorrupt } from './as-corrupt.ts';
 import type { BlockLocation } from './block-map.ts';
 import { unpackBatch } from './compress-batch.ts';
 import type { CompressPool, Unpacked, UnpackTask } from './compress-pool.ts';
-import { KeyRing, PURPOSE } from './key-ring.ts';
-import { FRAME_KIND, HASH_BYTES, SegmentCorruptError } from './segment-format.ts';
+import { KeyRing, PURPOSE } from './frame-cipher.ts';
+import { asCorrupt, FRAME_KIND, HASH_BYTES, SegmentCorruptError } from './segment-format.ts';
 
 /** Adjacent frames of one segment. Zero blocks are never part of a run. */
 export interface FrameRun {

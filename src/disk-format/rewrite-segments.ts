@@ -1,26 +1,28 @@
 /**
- * Copies the live frames of some segments into new segments: reads, verifies and packs each with the disk's present key.
- * The old segments stay unchanged.
+ * Copies the live frames of some segments into new segments: reads, verifies and packs each with the disk's present key. The old
+ * segments stay unchanged. Also counts which blocks of which segments several maps refer to.
  */
 import { randomBytes } from 'node:crypto';
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { assert, present } from '../shared/assert.ts';
+import { inSlices } from '../shared/concurrency.ts';
 import { release } from '../shared/release.ts';
 import { newBlocks } from './block-buffers.ts';
-import { type BlockLocation, BlockMap } from './block-map.ts';
+import { type BlockLocation, BlockMap, BlockSet, type SegmentSource } from './block-map.ts';
 import type { CompressPool, PackedBatch } from './compress-pool.ts';
-import type { FrameHome } from './frame-cipher.ts';
+import { type DataKey, type FrameHome, KeyRing, newAttemptKey, PURPOSE } from './frame-cipher.ts';
 import { ZERO_HASH } from './frame-codec.ts';
-import { type DataKey, KeyRing, newAttemptKey, PURPOSE } from './key-ring.ts';
-import { readDirectory, type SegmentRef } from './load-map.ts';
-import type { MapChange } from './map-format.ts';
+import { diffSteps, readDirectory, type SegmentRef } from './load-map.ts';
+import type { MapChange } from './map-objects.ts';
 import { coalesce, readRun } from './read-run.ts';
 import {
+  ENTRY_BYTES,
   FRAME_KIND,
   type FrameKind,
   HASH_BYTES,
   SEGMENT_MAX_BYTES,
   SegmentCorruptError,
+  TRAILER_BYTES,
 } from './segment-format.ts';
 import { SegmentWriter, type WrittenSegment } from './segment-writer.ts';
 
@@ -196,5 +198,48 @@ export class SegmentRewriter {
 
   #throwIfFailed(): void {
     if (this.#failure) throw this.#failure.cause;
+  }
+}
+
+interface Live {
+  readonly source: SegmentSource;
+  readonly blocks: BlockSet;
+  stored_bytes: number;
+}
+
+export class LiveBlocks {
+  readonly #segments = new Map<string, Live>();
+
+  /** Adds the blocks that `map` refers to and `before`, which was added earlier, does not. */
+  async addChanges(before: BlockMap, map: BlockMap): Promise<void> {
+    await inSlices(diffSteps(before, map), ({ to }) => {
+      if (to) this.#add(to);
+    });
+  }
+
+  has(key: string): boolean {
+    return this.#segments.has(key);
+  }
+
+  isLive(key: string, block: number): boolean {
+    return this.#segments.get(key)?.blocks.has(block) ?? false;
+  }
+
+  /** Segments of which less than half is live: rewriting them frees more than half of their size. */
+  wasteful(): SegmentSource[] {
+    return [...this.#segments.values()].flatMap(({ source, blocks, stored_bytes }) => {
+      const anew = stored_bytes + blocks.count * ENTRY_BYTES + TRAILER_BYTES;
+      return anew * 2 < source.size_bytes ? [source] : [];
+    });
+  }
+
+  /** A segment has each block at most once, so the block number identifies the frame. */
+  #add({ segment, block, stored_bytes }: BlockLocation): void {
+    let live = this.#segments.get(segment.key);
+    if (!live) {
+      live = { source: segment, blocks: new BlockSet(), stored_bytes: 0 };
+      this.#segments.set(segment.key, live);
+    }
+    if (live.blocks.add(block)) live.stored_bytes += stored_bytes;
   }
 }

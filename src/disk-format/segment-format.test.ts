@@ -5,8 +5,15 @@ import fc from 'fast-check';
 import { present } from '../shared/assert.ts';
 import { newBlocks } from './block-buffers.ts';
 import { packBatch } from './compress-batch.ts';
+import {
+  type AttemptKey,
+  type DataKey,
+  KeyRing,
+  newAttemptKey,
+  newDataKey,
+  PURPOSE,
+} from './frame-cipher.ts';
 import { hashBlock } from './frame-codec.ts';
-import { type AttemptKey, type DataKey, KeyRing, newAttemptKey, newDataKey, PURPOSE } from './key-ring.ts';
 import {
   BLOCK_BYTES,
   decodeDirectory,
@@ -17,9 +24,10 @@ import {
   type NewEntry,
   SegmentCorruptError,
   type SegmentIdentity,
+  segmentKey,
   TRAILER_BYTES,
+  verifyKey,
 } from './segment-format.ts';
-import { segmentKey, verifyKey } from './segment-key.ts';
 import { verifySegment } from './verify-disk.ts';
 
 const PLAIN: SegmentIdentity = {

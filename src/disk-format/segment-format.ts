@@ -42,8 +42,8 @@
  * So reading the directory detects a swapped, cut, foreign or corrupt object; reading a frame detects its corruption.
  */
 import { createHash } from 'node:crypto';
+import { ObjectNotFoundError, ObjectRangeError } from '../object-store/object-store.ts';
 import { assert } from '../shared/assert.ts';
-import { openPart, sealPart, TAG_BYTES } from './frame-cipher.ts';
 import {
   type AttemptKey,
   type Encryption,
@@ -51,9 +51,12 @@ import {
   type KeyRing,
   keyIdBytes,
   keyIdText,
+  openPart,
   PURPOSE,
   SALT_BYTES,
-} from './key-ring.ts';
+  sealPart,
+  TAG_BYTES,
+} from './frame-cipher.ts';
 
 export const BLOCK_BYTES = 65_536;
 /** Bytes of all frames of one segment. */
@@ -392,4 +395,43 @@ function digestOf(bytes: Buffer, entry_count: number): Buffer {
   return createHash('sha256')
     .update(bytes.subarray(0, entry_count * ENTRY_BYTES + DIGEST_AT))
     .digest();
+}
+
+/** Reports a missing or short object as a corrupt segment. Returns any other error unchanged. */
+export function asCorrupt(key: string, error: unknown, block?: number): unknown {
+  const about = block === undefined ? { cause: error } : { cause: error, block };
+  if (error instanceof ObjectNotFoundError)
+    return new SegmentCorruptError(key, 'the object is missing', about);
+  if (error instanceof ObjectRangeError)
+    return new SegmentCorruptError(key, 'the object is cut short', about);
+  return error;
+}
+
+const KEY = /\/seg\/(\d{1,16})\/(\d{1,16})-([0-9a-f]{8})-(\d{1,10})$/;
+
+type Named = Pick<SegmentIdentity, 'epoch' | 'generation' | 'attempt' | 'part'>;
+
+/** `attempt` (random u32) is 8 hex digits, so that objects of a killed attempt never collide with later ones. */
+export function segmentKey(prefix: string, { epoch, generation, attempt, part }: Named): string {
+  assert(Number.isInteger(attempt) && attempt >= 0 && attempt < 2 ** 32, 'an attempt is a u32');
+  return `${prefix}/seg/${epoch}/${generation}-${attempt.toString(16).padStart(8, '0')}-${part}`;
+}
+
+/**
+ * Verifies that a segment's trailer agrees with its key, which detects swapped objects. Ignores keys of another form.
+ * @throws SegmentCorruptError
+ */
+export function verifyKey(key: string, identity: SegmentIdentity): void {
+  const match = KEY.exec(key);
+  if (!match) return;
+  const [, epoch, generation, attempt, part] = match;
+  const said = segmentKey('', identity);
+  if (said !== `/seg/${epoch}/${generation}-${attempt}-${part}`) {
+    throw new SegmentCorruptError(key, `holds another segment (${said.slice(1)})`);
+  }
+}
+
+/** Where all objects of an instance's disk are. */
+export function diskPrefix(instance_id: string): string {
+  return `disks/${instance_id}`;
 }

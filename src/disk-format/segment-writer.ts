@@ -8,9 +8,14 @@
 import { ObjectExistsError, type ObjectStore } from '../object-store/object-store.ts';
 import { assert } from '../shared/assert.ts';
 import { release } from '../shared/release.ts';
-import type { AttemptKey } from './key-ring.ts';
-import { encodeTail, type NewEntry, SEGMENT_MAX_ENTRIES, type SegmentIdentity } from './segment-format.ts';
-import { segmentKey } from './segment-key.ts';
+import type { AttemptKey } from './frame-cipher.ts';
+import {
+  encodeTail,
+  type NewEntry,
+  SEGMENT_MAX_ENTRIES,
+  type SegmentIdentity,
+  segmentKey,
+} from './segment-format.ts';
 
 /** A durable segment. */
 export interface WrittenSegment {

@@ -8,11 +8,10 @@ import { inParallel } from '../shared/concurrency.ts';
 import { type BlockLocation, BlockMap, type SegmentSource } from './block-map.ts';
 import { NOT_ITS_FRAME } from './compress-batch.ts';
 import type { CompressPool } from './compress-pool.ts';
-import { FrameCipher } from './frame-cipher.ts';
+import { FrameCipher, type KeyRing, PURPOSE } from './frame-cipher.ts';
 import { frameCrc, unpackFrame, ZERO_HASH } from './frame-codec.ts';
-import { type KeyRing, PURPOSE } from './key-ring.ts';
 import { type Layer, readDirectory } from './load-map.ts';
-import { readMap } from './map-object.ts';
+import { readMap } from './map-objects.ts';
 import { coalesce, type FrameRun, readRun } from './read-run.ts';
 import {
   BLOCK_BYTES,
@@ -21,8 +20,8 @@ import {
   SegmentCorruptError,
   type SegmentDirectory,
   type SegmentEntry,
+  verifyKey,
 } from './segment-format.ts';
-import { verifyKey } from './segment-key.ts';
 
 export interface ByteSpan {
   readonly offset: number;

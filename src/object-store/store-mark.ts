@@ -1,8 +1,8 @@
 /**
- * The mark of an object store: an object at its root, written once, that names the installation. All processes check it, so
- * that none uses an empty store or that of another installation.
+ * The mark of an object store: an object at its root, written once, that names the installation. All processes check it, so that
+ * none uses an empty store or that of another installation. Also the time of the store's clock, which dates objects.
  */
-import { randomUUID } from 'node:crypto';
+import { randomBytes, randomUUID } from 'node:crypto';
 import { assert } from '../shared/assert.ts';
 import { pause } from '../shared/retry.ts';
 import { traced } from '../shared/tracing.ts';
@@ -16,7 +16,7 @@ import {
   ObjectStoreUnavailableError,
   type PutHint,
 } from './object-store.ts';
-import { lengthOf } from './s3-body.ts';
+import { lengthOf } from './s3-objects.ts';
 
 export const MARK_KEY = 'berth-store';
 const ID = /^[0-9a-f-]{36}$/;
@@ -131,15 +131,6 @@ export class MarkedStore implements ObjectStore {
   }
 }
 
-/**
- * Makes sure that the configured object store belongs to this installation: it has the mark that the database names, or
- * gets it now, once.
- *
- * The database records the name before the mark is written, and the fact afterwards. So a killed process's claim is
- * continued by the next. The mark is read back before the fact is recorded: some S3 servers ignore `If-None-Match`, so that of
- * two installations that claim a bucket at the same moment both write, and the later mark counts.
- */
-
 /** The database's record of the mark. */
 export interface KnownMarks {
   /** Records `id` as the mark's name if there is none. Returns the name, and whether the mark was written. */
@@ -150,7 +141,14 @@ export interface KnownMarks {
 /** Longer than the other installation takes from its look for a mark to its write. A folder has create-only writes. */
 const settleMs = (store: ObjectStore) => (store instanceof FolderStore ? 0 : 2_000);
 
-/** @throws WrongStoreError, ObjectStoreUnavailableError */
+/**
+ * Makes sure that the configured object store has the mark that the database names, or gets it now, once.
+ *
+ * The database records the name before the mark is written, and the fact afterwards. So a killed process's claim is continued by the
+ * next. The mark is read back before the fact is recorded: some S3 servers ignore `If-None-Match`, so that of two installations that
+ * claim a bucket at the same moment both write, and the later mark counts.
+ * @throws WrongStoreError, ObjectStoreUnavailableError
+ */
 export async function claimStore(
   known: KnownMarks,
   store: ObjectStore,
@@ -171,4 +169,18 @@ export async function claimStore(
 /** The store for processes with access to the database. */
 export function ownStore(known: KnownMarks, store: ObjectStore): MarkedStore {
   return new MarkedStore(store, () => claimStore(known, store));
+}
+
+const PREFIX = 'probe/';
+
+/** The time of the store's clock, which dates objects. It may differ from this machine's. */
+export async function storeTime(store: ObjectStore): Promise<Date> {
+  const key = `${PREFIX}${randomBytes(12).toString('hex')}`;
+  try {
+    await store.put(key, [Buffer.from('now')]);
+    for await (const entry of store.list(PREFIX)) if (entry.key === key) return entry.modified_at;
+    throw new Error(`${store.description}: an object just written is not listed`);
+  } finally {
+    await store.delete(key);
+  }
 }

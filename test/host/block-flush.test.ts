@@ -9,7 +9,7 @@ import fc from 'fast-check';
 import { newBlocks } from '../../src/disk-format/block-buffers.ts';
 import type { BlockMap } from '../../src/disk-format/block-map.ts';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';
-import { type DataKey, KeyRing, newDataKey } from '../../src/disk-format/key-ring.ts';
+import { type DataKey, KeyRing, newDataKey } from '../../src/disk-format/frame-cipher.ts';
 import { loadMap, type SegmentRef } from '../../src/disk-format/load-map.ts';
 import { BLOCK_BYTES, SegmentCorruptError } from '../../src/disk-format/segment-format.ts';
 import { verifySegment } from '../../src/disk-format/verify-disk.ts';

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { after, afterEach, before, beforeEach, describe, test } from 'node:test';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';
-import { KeyRing, newDataKey } from '../../src/disk-format/key-ring.ts';
+import { KeyRing, newDataKey } from '../../src/disk-format/frame-cipher.ts';
 import { loadMap, type SegmentRef } from '../../src/disk-format/load-map.ts';
 import { BLOCK_BYTES, SegmentCorruptError } from '../../src/disk-format/segment-format.ts';
 import { FlushSink } from '../../src/host/disk/flush-sink.ts';

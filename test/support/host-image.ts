@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { IMAGE_FILES, type ImageManifest } from '../../src/disk-format/image-manifest.ts';
+import { IMAGE_FILES, type ImageManifest } from '../../src/disk-format/image-objects.ts';
 
 /** Creates `folder` with the image. */
 export async function writeHostImage(folder: string, id: string, rootfs: Buffer): Promise<ImageManifest> {

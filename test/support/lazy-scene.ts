@@ -11,7 +11,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { BlockMap } from '../../src/disk-format/block-map.ts';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';
-import { KeyRing, newDataKey } from '../../src/disk-format/key-ring.ts';
+import { KeyRing, newDataKey } from '../../src/disk-format/frame-cipher.ts';
 import { loadMap } from '../../src/disk-format/load-map.ts';
 import { BLOCK_BYTES } from '../../src/disk-format/segment-format.ts';
 import { FlushSink } from '../../src/host/disk/flush-sink.ts';

@@ -5,7 +5,7 @@
 import { open, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';
-import { KeyRing, newDataKey } from '../../src/disk-format/key-ring.ts';
+import { KeyRing, newDataKey } from '../../src/disk-format/frame-cipher.ts';
 import { loadMap, type SegmentRef } from '../../src/disk-format/load-map.ts';
 import { FlushSink } from '../../src/host/disk/flush-sink.ts';
 import { LazyDisk } from '../../src/host/disk/lazy-disk.ts';

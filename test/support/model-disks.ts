@@ -15,7 +15,7 @@ import { openDataKeys } from '../../src/control-plane/disks/data-keys.ts';
 import { freeDeleted, freeSegments, sweepOrphans } from '../../src/control-plane/disks/remove-objects.ts';
 import { advanceHead, readLayers } from '../../src/control-plane/disks/store.ts';
 import { CompressPool } from '../../src/disk-format/compress-pool.ts';
-import { KeyRing } from '../../src/disk-format/key-ring.ts';
+import { KeyRing } from '../../src/disk-format/frame-cipher.ts';
 import { loadMap } from '../../src/disk-format/load-map.ts';
 import { coalesce, readRun } from '../../src/disk-format/read-run.ts';
 import { BLOCK_BYTES, FRAME_KIND } from '../../src/disk-format/segment-format.ts';

@@ -7,7 +7,7 @@
 
 import type { BlockMap } from '../../src/disk-format/block-map.ts';
 import type { CompressPool } from '../../src/disk-format/compress-pool.ts';
-import type { KeyRing } from '../../src/disk-format/key-ring.ts';
+import type { KeyRing } from '../../src/disk-format/frame-cipher.ts';
 import { coalesce, type FrameRun, readRun } from '../../src/disk-format/read-run.ts';
 import { BLOCK_BYTES, FRAME_KIND } from '../../src/disk-format/segment-format.ts';
 import type { NbdClient } from '../../src/host/disk/nbd-client.ts';

@@ -12,11 +12,9 @@ import {
   requireStoredImage,
 } from '../../control-plane/instances/import-disk.ts';
 import { CompressPool } from '../../disk-format/compress-pool.ts';
-import { diskPrefix } from '../../disk-format/disk-prefix.ts';
 import { loadMap } from '../../disk-format/load-map.ts';
-import { packDisk } from '../../disk-format/pack-disk.ts';
-import { type DiskFile, writeRawDisk } from '../../disk-format/raw-disk.ts';
-import { BLOCK_BYTES, SegmentCorruptError } from '../../disk-format/segment-format.ts';
+import { type DiskFile, packDisk, writeRawDisk } from '../../disk-format/raw-disk.ts';
+import { BLOCK_BYTES, diskPrefix, SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { parseQcow2Header, QCOW2_HEADER_BYTES, qemuImg } from '../../host/disk/overlay-files.ts';
 import { openJail } from '../../host/qemu/confinement.ts';
 import { errnoOf, messageOf } from '../../shared/errors.ts';

@@ -8,13 +8,11 @@
  * for a while (`freeSegments` in remove-objects.ts).
  */
 import { CompressPool } from '../../disk-format/compress-pool.ts';
-import { diskPrefix } from '../../disk-format/disk-prefix.ts';
-import { KeyRing } from '../../disk-format/key-ring.ts';
-import { LiveBlocks } from '../../disk-format/live-blocks.ts';
+import { KeyRing } from '../../disk-format/frame-cipher.ts';
 import { type Chain, chainMaps, diffSteps, loadMap, wholeMap } from '../../disk-format/load-map.ts';
-import type { MapChange } from '../../disk-format/map-format.ts';
-import { writeMap } from '../../disk-format/map-object.ts';
-import { Relocations, SegmentRewriter } from '../../disk-format/rewrite-segments.ts';
+import { type MapChange, writeMap } from '../../disk-format/map-objects.ts';
+import { LiveBlocks, Relocations, SegmentRewriter } from '../../disk-format/rewrite-segments.ts';
+import { diskPrefix } from '../../disk-format/segment-format.ts';
 import type { ObjectStore } from '../../object-store/object-store.ts';
 import type { MapRef } from '../../protocol/types.ts';
 import { inSlices } from '../../shared/concurrency.ts';

@@ -8,7 +8,7 @@
  *
  * A plain key goes only to the host of the instance's VM and to tasks here. It is never logged or stored.
  */
-import { type DataKey, newDataKey } from '../../disk-format/key-ring.ts';
+import { type DataKey, newDataKey } from '../../disk-format/frame-cipher.ts';
 import type { DataKey as SentKey } from '../../protocol/types.ts';
 import { present } from '../../shared/assert.ts';
 import type { InstanceId } from '../../shared/ids.ts';

@@ -2,10 +2,11 @@
  * Tasks that remove objects from the store: those of deleted instances, memory that a VM has resumed from, generations that are not
  * retained, and orphans that no row names. An object that somebody is still writing is never removed.
  */
-import { diskPrefix } from '../../disk-format/disk-prefix.ts';
+
 import { consumedKey } from '../../disk-format/memory-format.ts';
+import { diskPrefix } from '../../disk-format/segment-format.ts';
 import type { ObjectEntry, ObjectStore } from '../../object-store/object-store.ts';
-import { storeTime } from '../../object-store/store-clock.ts';
+import { storeTime } from '../../object-store/store-mark.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import type { Log } from '../../shared/log.ts';
 import { notify } from '../db/notify.ts';

@@ -2,7 +2,7 @@
  * What commands on the server do with disks: they read a generation, and make objects that an operator has stored the disk of
  * an instance.
  */
-import { type DataKey, KeyRing } from '../../disk-format/key-ring.ts';
+import { type DataKey, KeyRing } from '../../disk-format/frame-cipher.ts';
 import type { MapRef, SegmentRef } from '../../protocol/types.ts';
 import { present } from '../../shared/assert.ts';
 import { rfc3339 } from '../../shared/clock.ts';

@@ -6,10 +6,9 @@
  */
 import { stat } from 'node:fs/promises';
 import type { BlockMap } from '../../disk-format/block-map.ts';
-import { diskPrefix } from '../../disk-format/disk-prefix.ts';
-import { type DataKey, KeyRing } from '../../disk-format/key-ring.ts';
+import { type DataKey, KeyRing } from '../../disk-format/frame-cipher.ts';
 import { loadMap, readDirectory } from '../../disk-format/load-map.ts';
-import { SegmentCorruptError } from '../../disk-format/segment-format.ts';
+import { diskPrefix, SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { type ControlPlaneClient, ControlPlaneUnavailable, DiskElsewhere } from '../../protocol/client.ts';
 import type { CommitResponse, Consistency, DiskHead, SegmentRef } from '../../protocol/types.ts';
 import { present } from '../../shared/assert.ts';

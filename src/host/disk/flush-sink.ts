@@ -14,17 +14,21 @@
  */
 import { randomBytes } from 'node:crypto';
 import { BlockBuffers } from '../../disk-format/block-buffers.ts';
-import type { BlockMap } from '../../disk-format/block-map.ts';
-import { BlockSet } from '../../disk-format/block-set.ts';
+import { type BlockMap, BlockSet } from '../../disk-format/block-map.ts';
 import {
   type CompressPool,
   type PackedBatch,
   type PackTask,
   UNCHANGED,
 } from '../../disk-format/compress-pool.ts';
-import type { FrameHome } from '../../disk-format/frame-cipher.ts';
+import {
+  type AttemptKey,
+  type DataKey,
+  type FrameHome,
+  newAttemptKey,
+  PURPOSE,
+} from '../../disk-format/frame-cipher.ts';
 import { ZERO_HASH } from '../../disk-format/frame-codec.ts';
-import { type AttemptKey, type DataKey, newAttemptKey, PURPOSE } from '../../disk-format/key-ring.ts';
 import {
   BLOCK_BYTES,
   FRAME_KIND,

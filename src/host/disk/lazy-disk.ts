@@ -10,7 +10,7 @@
  */
 import type { FileHandle } from 'node:fs/promises';
 import type { BlockMap } from '../../disk-format/block-map.ts';
-import type { KeyRing } from '../../disk-format/key-ring.ts';
+import type { KeyRing } from '../../disk-format/frame-cipher.ts';
 import type { FrameRun } from '../../disk-format/read-run.ts';
 import { BLOCK_BYTES, SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';

@@ -7,7 +7,7 @@
  */
 import type { BlockLocation, BlockMap } from '../../disk-format/block-map.ts';
 import type { CompressPool } from '../../disk-format/compress-pool.ts';
-import type { KeyRing } from '../../disk-format/key-ring.ts';
+import type { KeyRing } from '../../disk-format/frame-cipher.ts';
 import { coalesce, type FrameRun, readRun } from '../../disk-format/read-run.ts';
 import { FRAME_KIND } from '../../disk-format/segment-format.ts';
 import type { ObjectStore } from '../../object-store/object-store.ts';

@@ -6,8 +6,14 @@
  */
 import { chmod, mkdir, readdir, readFile, readlink, rm, rmdir, stat } from 'node:fs/promises';
 import { basename, join } from 'node:path';
-import { IMAGE_FILES, type ImageManifest, isImageManifest } from '../../disk-format/image-manifest.ts';
-import { fetchImage, ImageDamagedError, storeImage } from '../../disk-format/image-objects.ts';
+import {
+  fetchImage,
+  IMAGE_FILES,
+  ImageDamagedError,
+  type ImageManifest,
+  isImageManifest,
+  storeImage,
+} from '../../disk-format/image-objects.ts';
 import type { ObjectStore } from '../../object-store/object-store.ts';
 import { BATCHES, BatchSender } from '../../protocol/batches.ts';
 import type { ControlPlaneClient } from '../../protocol/client.ts';

@@ -20,7 +20,7 @@ import {
 } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { IMAGE_FILES, type ImageManifest } from '../../disk-format/image-manifest.ts';
+import { IMAGE_FILES, type ImageManifest } from '../../disk-format/image-objects.ts';
 import { present } from '../../shared/assert.ts';
 import type { Jail } from '../qemu/confinement.ts';
 import type { Accelerator } from '../qemu/qemu-command.ts';

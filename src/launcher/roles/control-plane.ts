@@ -42,12 +42,25 @@ import { type ObjectStore, ObjectStoreUnavailableError } from '../../object-stor
 import { openStore } from '../../object-store/open-store.ts';
 import { S3Store } from '../../object-store/s3-store.ts';
 import { type MarkedStore, ownStore, WrongStoreError } from '../../object-store/store-mark.ts';
-import { boundHttp, ConnectionBudget, type ConnectionBudgetOptions, filesForConnections, openFilesLimit } from '../../shared/connection-budget.ts';
+import {
+  boundHttp,
+  ConnectionBudget,
+  type ConnectionBudgetOptions,
+  filesForConnections,
+  openFilesLimit,
+} from '../../shared/connection-budget.ts';
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';
 import { TrustedProxies } from '../../shared/networks.ts';
 import { Sealer } from '../../shared/seal.ts';
-import { fullDisk, keepFirstLogin, readHostToken, readIngressSecret, readSecretKey, weakFiles } from '../data-folder.ts';
+import {
+  fullDisk,
+  keepFirstLogin,
+  readHostToken,
+  readIngressSecret,
+  readSecretKey,
+  weakFiles,
+} from '../data-folder.ts';
 import { outgoingPorts } from '../reachable.ts';
 import { refuseWrongKey, type Say, StartError } from '../start-error.ts';
 import { aborted } from '../supervise.ts';

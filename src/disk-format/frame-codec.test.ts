@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { describe, test } from 'node:test';
 import { constants, zstdCompressSync, zstdDecompressSync } from 'node:zlib';
-import { type Below, BlockCompressor, ONE_CHUNK_BYTES } from './block-compressor.ts';
+import { type Below, BlockCompressor, ONE_CHUNK_BYTES } from './frame-codec.ts';
 import { BLOCK_BYTES } from './segment-format.ts';
 
 const LEVEL_1 = { params: { [constants.ZSTD_c_compressionLevel]: 1 } };

@@ -3,10 +3,9 @@ import { test } from 'node:test';
 import fc from 'fast-check';
 import { ObjectNotFoundError, ObjectRangeError, type ObjectStore } from '../object-store/object-store.ts';
 import { BlockMap, type SegmentSource } from './block-map.ts';
-import { KeyRing, newDataKey } from './key-ring.ts';
+import { KeyRing, newDataKey } from './frame-cipher.ts';
 import { diffMaps, loadMap, wholeMap } from './load-map.ts';
-import { MAP_PIECE_BYTES, type MapChange } from './map-format.ts';
-import { readMap, type WrittenMap, writeMap } from './map-object.ts';
+import { MAP_PIECE_BYTES, type MapChange, readMap, type WrittenMap, writeMap } from './map-objects.ts';
 import { BLOCK_BYTES, FRAME_KIND, SegmentCorruptError, type SegmentEntry } from './segment-format.ts';
 
 const DATA_KEY = newDataKey();
