@@ -1,5 +1,5 @@
 /** Rows of instances with their VM and disk, as lists and handlers read them, and the head that has the last writes. */
-import { CompiledQuery, type Selectable, sql } from 'kysely';
+import { type Selectable, sql } from 'kysely';
 import { assert, present } from '../../shared/assert.ts';
 import type { EgressMode } from '../../shared/egress-policy.ts';
 import type { HostId, InstanceId, OrgId } from '../../shared/ids.ts';
@@ -53,13 +53,8 @@ function withParts(tx: Tx) {
     ]);
 }
 
-let find_instance: string | undefined;
-
 export async function findInstance(tx: Tx, org_id: OrgId, id: InstanceId): Promise<InstanceRow | undefined> {
-  // Compiled once: that takes longer than the rest of a read.
-  find_instance ??= withParts(tx).where('i.id', '=', id).where('i.org_id', '=', org_id).compile().sql;
-  const query = CompiledQuery.raw(find_instance, [id, org_id]) as CompiledQuery<InstanceRow>;
-  return (await tx.executeQuery(query)).rows[0];
+  return withParts(tx).where('i.id', '=', id).where('i.org_id', '=', org_id).executeTakeFirst();
 }
 
 /** Of any organisation: for agents' reports and tasks. */
