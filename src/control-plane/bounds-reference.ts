@@ -45,7 +45,7 @@ const TABLES: Readonly<Record<keyof Database | 'schema_migrations', TableBound>>
   sessions: { bound: 'logins' },
   session_tokens: { bound: 'logins' },
   replaced_refresh_tokens: { bound: 'logins', note: 'ten seconds' },
-  known_places: { bound: 'logins', note: '500' },
+  known_locations: { bound: 'logins', note: '500' },
   identities: { bound: 'logins' },
   instances: { bound: 'organisation' },
   api_keys: { bound: 'organisation' },

@@ -3,7 +3,7 @@ import type { Db } from './db/pool.ts';
 import { deleteEndedWindows } from './db/shared-limit.ts';
 import { deleteOldEvents } from './events/store.ts';
 import { deleteExpiredResponses } from './http/idempotency.ts';
-import { deleteExpiredDeviceLogins, deleteOldPlaces } from './identity/login-store.ts';
+import { deleteExpiredDeviceLogins, deleteOldLocations } from './identity/login-store.ts';
 import { sweepUnconfirmedFactors } from './identity/mfa/store.ts';
 import { deleteExpired } from './identity/store.ts';
 import { deleteOldMailCounts } from './mail/store.ts';
@@ -31,7 +31,7 @@ const PARTS: readonly ((db: Db) => Promise<unknown>)[] = [
   deleteOldMailCounts,
   deleteEndedWindows,
   deleteUnseenStreams,
-  deleteOldPlaces,
+  deleteOldLocations,
   deleteOldUsage,
 ];
 

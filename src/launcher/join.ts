@@ -9,7 +9,7 @@ import { type Static, Type } from 'typebox';
 import type { Config } from '../config/config.ts';
 import type { Paths } from '../config/paths.ts';
 import { ControlPlaneClient, CredentialRefused } from '../protocol/client.ts';
-import { CONTROL_PLANES_MAX, ControlPlanePlace } from '../protocol/ingress-types.ts';
+import { CONTROL_PLANES_MAX, ListedControlPlane } from '../protocol/ingress-types.ts';
 import { type JoinToken, parseJoinToken } from '../protocol/protocol.ts';
 import { conforms } from '../protocol/schemas.ts';
 import { assert } from '../shared/assert.ts';
@@ -79,7 +79,7 @@ interface Saved {
   readonly joined: boolean;
 }
 
-export interface CredentialPlace {
+export interface CredentialFiles {
   /** The file of the credential. */
   readonly path: string;
   readonly join_path: string;
@@ -100,16 +100,16 @@ const newCredential = () => `berth_host_${randomBytes(32).toString('base64url')}
  * repeated with the same credential. The credential before stays valid until the control plane has seen the next one.
  */
 export class HostCredential {
-  readonly #place: CredentialPlace;
+  readonly #place: CredentialFiles;
   #saved: Saved;
 
-  private constructor(place: CredentialPlace, saved: Saved) {
+  private constructor(place: CredentialFiles, saved: Saved) {
     this.#place = place;
     this.#saved = saved;
   }
 
   /** Reads it, or joins with the token, however long the control plane is away. @throws StartError */
-  static async open(place: CredentialPlace): Promise<HostCredential> {
+  static async open(place: CredentialFiles): Promise<HostCredential> {
     const saved = await readSaved(place.path);
     const token = saved?.joined && !existsSync(place.join_path) ? null : await readJoinToken(place.join_path);
     if (saved && (token === null || sha256(token.token) === saved.joined_with)) {
@@ -210,7 +210,7 @@ type File = Pick<Paths, 'control_planes'>;
 /** `given`: the fingerprint in the token with which the list was learned. */
 const Kept = Type.Object({
   given: Type.String(),
-  known: Type.Array(ControlPlanePlace, { maxItems: CONTROL_PLANES_MAX }),
+  known: Type.Array(ListedControlPlane, { maxItems: CONTROL_PLANES_MAX }),
 });
 
 /** Empty when nothing readable is kept, or for a token with another fingerprint: the given one tells them again. */
@@ -222,7 +222,7 @@ const Kept = Type.Object({
 export async function readControlPlanes(
   { control_planes }: File,
   given: string,
-): Promise<readonly ControlPlanePlace[]> {
+): Promise<readonly ListedControlPlane[]> {
   try {
     const read: unknown = JSON.parse(await readFile(control_planes, 'utf8'));
     if (!conforms(Kept, read)) return [];
@@ -238,9 +238,9 @@ export function keepControlPlanes(
   { control_planes }: File,
   given: string,
   log: Log,
-): (known: readonly ControlPlanePlace[]) => void {
+): (known: readonly ListedControlPlane[]) => void {
   let last = Promise.resolve();
-  const write = (known: readonly ControlPlanePlace[]) =>
+  const write = (known: readonly ListedControlPlane[]) =>
     writeSecret(control_planes, `${JSON.stringify({ given, known })}\n`);
   return (known) => {
     log.info({ urls: known.map(({ url }) => url) }, 'the control planes that can be used');

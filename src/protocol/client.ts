@@ -12,7 +12,7 @@ import { untrustedText } from '../shared/untrusted-text.ts';
 import { type ControlPlaneAccess, type ControlPlaneAddress, ControlPlanePlaces } from './control-planes.ts';
 import { type AnswerRequest, CONSOLE_PROTOCOL, consoleStreamPath, tunnelPath } from './host-calls.ts';
 import type { FoundImage } from './host-types.ts';
-import type { ControlPlanePlace } from './ingress-types.ts';
+import type { ListedControlPlane } from './ingress-types.ts';
 import { AGENT_PROTOCOL, PROTOCOL_HEADER, ProtocolRefusal } from './protocol.ts';
 import { type AgentRoute, ROUTES } from './routes.ts';
 import { answerViolationOf, type Of } from './schemas.ts';
@@ -73,7 +73,7 @@ export class ControlPlaneClient {
   constructor(
     address: ControlPlaneAddress,
     onNegotiated: (found: Negotiated) => void = () => undefined,
-    onLearned: (known: readonly ControlPlanePlace[]) => void = () => undefined,
+    onLearned: (known: readonly ListedControlPlane[]) => void = () => undefined,
   ) {
     this.#onNegotiated = onNegotiated;
     const { token } = address;
@@ -101,7 +101,7 @@ export class ControlPlaneClient {
   }
 
   /** The live control planes, as an answer lists them. */
-  learn(live: readonly ControlPlanePlace[]): void {
+  learn(live: readonly ListedControlPlane[]): void {
     this.#places.learn(live);
   }
 

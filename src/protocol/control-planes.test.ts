@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { ControlPlanePlaces } from './control-planes.ts';
-import type { ControlPlanePlace } from './ingress-types.ts';
+import type { ListedControlPlane } from './ingress-types.ts';
 
 const FINGERPRINT = Array(32).fill('AB').join(':');
-const at = (n: number): ControlPlanePlace => ({ url: `https://10.0.0.${n}:7500`, fingerprint: FINGERPRINT });
+const at = (n: number): ListedControlPlane => ({ url: `https://10.0.0.${n}:7500`, fingerprint: FINGERPRINT });
 const given = { address: at(1).url, token: 'x', fingerprint: FINGERPRINT };
 
 test('a client stays with one control plane until that fails, and goes round', () => {
@@ -31,7 +31,7 @@ test('calls that fail together leave one place once', () => {
 });
 
 test('the given one stays known, also when others no longer list it; what is learned is reported once', () => {
-  const reported: (readonly ControlPlanePlace[])[] = [];
+  const reported: (readonly ListedControlPlane[])[] = [];
   const places = new ControlPlanePlaces(given, (known) => void reported.push(known));
   places.learn([]);
   places.learn([at(1)]);
@@ -49,7 +49,7 @@ test('the given one stays known, also when others no longer list it; what is lea
 });
 
 const RENEWED = FINGERPRINT.replaceAll('AB', 'CD');
-const renewed = (n: number): ControlPlanePlace => ({ ...at(n), fingerprint: RENEWED });
+const renewed = (n: number): ListedControlPlane => ({ ...at(n), fingerprint: RENEWED });
 const shown = (places: ControlPlanePlaces) =>
   Array.from({ length: places.count }, () => {
     const { origin, fingerprint } = places.current;
@@ -58,7 +58,7 @@ const shown = (places: ControlPlanePlaces) =>
   });
 
 test('once the given certificate is listed no longer, it is trusted nowhere, also at the next start', () => {
-  let reported: readonly ControlPlanePlace[] = [];
+  let reported: readonly ListedControlPlane[] = [];
   const places = new ControlPlanePlaces(given, (known) => {
     reported = known;
   });

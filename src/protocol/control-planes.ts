@@ -5,7 +5,7 @@
  */
 import type { TLSSocket } from 'node:tls';
 import { Agent, buildConnector } from 'undici';
-import { CONTROL_PLANES_MAX, type ControlPlanePlace } from './ingress-types.ts';
+import { CONTROL_PLANES_MAX, type ListedControlPlane } from './ingress-types.ts';
 
 /** A control plane that cannot be reached costs no more before another one is tried. */
 export const CONNECT_MS = 3_000;
@@ -80,7 +80,7 @@ function stillShown(pinned: string | undefined, known: readonly KnownControlPlan
 }
 
 export class ControlPlanePlaces {
-  readonly #onLearned: (known: readonly ControlPlanePlace[]) => void;
+  readonly #onLearned: (known: readonly ListedControlPlane[]) => void;
   #given: ControlPlaneAccess;
   #places: readonly ControlPlaneAccess[];
   #current: ControlPlaneAccess;
@@ -88,7 +88,7 @@ export class ControlPlanePlaces {
   /** `onLearned` gets what was learned at each change, to keep it for the next start. */
   constructor(
     { address, fingerprint, known = [] }: ControlPlaneAddress,
-    onLearned: (known: readonly ControlPlanePlace[]) => void,
+    onLearned: (known: readonly ListedControlPlane[]) => void,
   ) {
     this.#given = placeAt(address, fingerprint);
     this.#places = [this.#given];
@@ -126,7 +126,7 @@ export class ControlPlanePlaces {
   }
 
   /** These live. An empty list says nothing: a lone control plane is none that others reach. */
-  learn(listed: readonly ControlPlanePlace[]): void {
+  learn(listed: readonly ListedControlPlane[]): void {
     const known = listed.slice(0, CONTROL_PLANES_MAX);
     if (this.#adopt(known)) this.#onLearned(known);
   }

@@ -1,7 +1,7 @@
 /** A host's reports of itself and its images. */
 import { Type } from 'typebox';
 import { EGRESS_ENTRIES_MAX, EGRESS_ENTRY_LENGTH_MAX, EGRESS_MODES } from '../shared/egress-policy.ts';
-import { CONTROL_PLANES_MAX, ControlPlanePlace } from './ingress-types.ts';
+import { CONTROL_PLANES_MAX, ListedControlPlane } from './ingress-types.ts';
 import {
   anyText,
   Bytes,
@@ -65,7 +65,7 @@ export type Heartbeat = Of<typeof Heartbeat>;
 /** `control_planes`: those that live; absent or empty: the one that the host knows. */
 export const HeartbeatResponse = named('HeartbeatResponse', {
   host_id: HostId,
-  control_planes: Type.Optional(listOf(ControlPlanePlace, CONTROL_PLANES_MAX)),
+  control_planes: Type.Optional(listOf(ListedControlPlane, CONTROL_PLANES_MAX)),
   /** The host is to replace its credential; absent: no. */
   rotate: Type.Optional(Type.Boolean()),
 });

@@ -29,11 +29,11 @@ import {
 export const CONTROL_PLANES_MAX = 64;
 
 /** Where a control plane is reached, and the certificate that it shows there (`X509Certificate.fingerprint256`). */
-export const ControlPlanePlace = named('ControlPlanePlace', {
+export const ListedControlPlane = named('ListedControlPlane', {
   url: matching('^https://[\\x21-\\x7e]+$', 300),
   fingerprint: matching('^([0-9A-F]{2}:){31}[0-9A-F]{2}$', 95),
 });
-export type ControlPlanePlace = Of<typeof ControlPlanePlace>;
+export type ListedControlPlane = Of<typeof ListedControlPlane>;
 
 /** `protocol`: of the host's agent. */
 export const PeerTakeRequest = named('PeerTakeRequest', { host_id: HostId });
@@ -121,7 +121,7 @@ export type ActivityReport = Of<typeof ActivityReport>;
 
 /** `control_planes`: those that live; absent or empty: the one that the ingress knows. */
 export const ActivityResponse = named('ActivityResponse', {
-  control_planes: Type.Optional(listOf(ControlPlanePlace, CONTROL_PLANES_MAX)),
+  control_planes: Type.Optional(listOf(ListedControlPlane, CONTROL_PLANES_MAX)),
 });
 export type ActivityResponse = Of<typeof ActivityResponse>;
 

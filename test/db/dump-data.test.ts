@@ -37,7 +37,7 @@ test('every row is restored unchanged: texts, bytes, times, arrays, JSON, nulls,
   );
   for (const text of [
     `insert into organisations (id, name, billing_email) values ('org_1', 'null', 'NULL')`,
-    `insert into known_places (user_id, place_hash) values ('usr_1', '\\x00ff5c22')`,
+    `insert into known_locations (user_id, location_hash) values ('usr_1', '\\x00ff5c22')`,
     `insert into webhooks (id, org_id, name, url, events, secret, created_by)
      values ('wh_1', null, '', 'https://x', array['a,b', '"', null], '\\x', 'usr_1')`,
     `insert into notifications (id, recipient, kind, title, body, data, count, position, event_id, created_at, raised_at)

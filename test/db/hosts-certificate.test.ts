@@ -22,9 +22,11 @@ const at = (n: number, fingerprint: string): ControlPlane => ({
   ...{ id: `00000000000${n}`, url: `https://10.0.0.${n}:7500`, fingerprint },
 });
 const shown = async () => (await hostsCertificate(db, root_key)).fingerprint;
-const told = async () => (await findCertificates(db)).next?.told_seconds ?? 0;
+const told = async () => (await findCertificates(db)).next?.announced_seconds ?? 0;
 const later = (seconds: number) =>
-  sql`update installation set next_told_at = next_told_at - make_interval(secs => ${seconds})`.execute(db);
+  sql`update installation set next_announced_at = next_announced_at - make_interval(secs => ${seconds})`.execute(
+    db,
+  );
 
 test('a new certificate is shown after hosts were told for a minute; time in which nobody told them does not count', async () => {
   const old = await shown();

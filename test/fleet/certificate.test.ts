@@ -32,9 +32,10 @@ describe('a replacement of the certificate that hosts pin', { timeout: 300_000 }
   }
   const certificates = () => findCertificates(lab.database.db);
   /** Hosts have been told for more than a minute. */
-  const aMinuteLater = () => sql`update installation set next_told_seconds = 60`.execute(lab.database.db);
+  const aMinuteLater = () =>
+    sql`update installation set next_announced_seconds = 60`.execute(lab.database.db);
   const isTold = () =>
-    until('hosts are told', async () => ((await certificates()).next?.told_seconds ?? 0) > 0);
+    until('hosts are told', async () => ((await certificates()).next?.announced_seconds ?? 0) > 0);
   async function runsAt(at: ControlPlaneProcess, id: string): Promise<void> {
     await untilWorks('a command runs', async () => {
       const { stdout } = await at.client.expect<{ stdout: string }>(

@@ -260,13 +260,13 @@ describe('of an account', () => {
     const who = await person();
     const places = Array.from({ length: 510 }, (_, n) => ({
       user_id: who.user_id,
-      place_hash: createHash('sha256').update(`${n}`).digest(),
+      location_hash: createHash('sha256').update(`${n}`).digest(),
       last_seen_at: new Date(1_000 * n),
     }));
-    await db.insertInto('known_places').values(places).execute();
+    await db.insertInto('known_locations').values(places).execute();
     await login(who);
     const left = await db
-      .selectFrom('known_places')
+      .selectFrom('known_locations')
       .selectAll()
       .where('user_id', '=', who.user_id)
       .orderBy('last_seen_at')

@@ -237,10 +237,10 @@ test('a failed mail is retried, delays no other, and expires after a day', async
   await appendNotifyingEvent(db, one);
   await mailNotificationsOfEvents(db, away);
   const [late] = await mails();
-  const hours_left = ((late?.good_until.getTime() ?? 0) - Date.now()) / 3_600_000;
+  const hours_left = ((late?.expires_at.getTime() ?? 0) - Date.now()) / 3_600_000;
   assert.ok(hours_left > 23.9 && hours_left <= 24, `${hours_left} hours`);
   await letWaitsEnd();
-  await sql`update mails set good_until = now()`.execute(db);
+  await sql`update mails set expires_at = now()`.execute(db);
   await mailNotificationsOfEvents(db, away);
   assert.deepEqual(await waiting(), []);
 });

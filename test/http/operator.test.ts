@@ -120,9 +120,9 @@ test('mails that wait and mails that fail are counted', async () => {
     id: newId('mail'),
     kind: 'invitation',
     user_id: null,
-    sealed: Buffer.from('x'),
+    content: Buffer.from('x'),
     attempts,
-    good_until: new Date(Date.now() + 3_600_000),
+    expires_at: new Date(Date.now() + 3_600_000),
   });
   const before = (await status()).mail;
   await api.db

@@ -47,7 +47,7 @@ test('a mail is queued when its change is answered; the database contains neithe
   assert.equal(mail?.to, email);
   const token = /^berth_mail_\w+$/m.exec(mail.text)?.[0];
   assert.ok(token);
-  for (const secret of [email, token]) assert.ok(!row?.sealed.includes(secret));
+  for (const secret of [email, token]) assert.ok(!row?.content.includes(secret));
   assert.deepEqual(await waiting(), [], 'it was sent');
 });
 
@@ -102,7 +102,7 @@ test('a mail whose sender hangs is sent by another process, once its lease is ov
 
 test('an expired mail is not sent', async () => {
   await invite();
-  await api.db.updateTable('mails').set({ good_until: sql`now()` }).execute();
+  await api.db.updateTable('mails').set({ expires_at: sql`now()` }).execute();
   assert.deepEqual(await sent(), []);
   assert.deepEqual(await waiting(), []);
 });
@@ -140,11 +140,11 @@ test('of two password resets only the later is sent; the warning of a changed ad
 test('a mail is retried until it expires', async () => {
   await invite();
   // Its next backoff could be an hour.
-  const late = { attempts: 40, good_until: sql<Date>`now() + interval '10 minutes'` };
+  const late = { attempts: 40, expires_at: sql<Date>`now() + interval '10 minutes'` };
   await api.db.updateTable('mails').set(late).execute();
   await sendBy(refuse);
   const [row] = await waiting();
-  assert.ok(row && row.due_at < row.good_until, 'there is another try');
+  assert.ok(row && row.due_at < row.expires_at, 'there is another try');
 });
 
 test('a mail that another server key sealed waits for that key', async () => {

@@ -18,10 +18,10 @@ import {
   listLive,
 } from '../../control-plane/fleet/control-plane-store.ts';
 import {
+  ANNOUNCED_SECONDS,
   certificateFingerprint,
   hostsCertificate,
   renewCertificate,
-  TOLD_SECONDS,
 } from '../../control-plane/fleet/hosts-certificate.ts';
 import { addSecretKey, forgetSecretKey, type WhichKey } from '../../control-plane/fleet/root-key.ts';
 import { hashToken, INGRESS_PREFIX, newToken } from '../../control-plane/identity/tokens.ts';
@@ -82,7 +82,7 @@ function nameOf({ present, next }: KeptCertificates, fingerprint: string): strin
 
 function progressOf({ next }: KeptCertificates): string {
   if (next === null) return 'The certificate that hosts and ingresses know is not being replaced.';
-  const left = Math.ceil(TOLD_SECONDS - next.told_seconds);
+  const left = Math.ceil(ANNOUNCED_SECONDS - next.announced_seconds);
   return left > 0
     ? `A new certificate is made. Hosts and ingresses are told of it for another ${left} s; control planes that start before that show the old one.`
     : 'A new certificate is made. Restart the control planes that show the old one, one after the other.';

@@ -174,40 +174,40 @@ export async function revokeApiKey(
  * The key and all keys made with it, directly or through others. They are locked, so they make no further keys until the
  * transaction ends. Call {@link revokeApiKeys} after revoking what else they made. @throws AppError NOT_FOUND, FORBIDDEN
  */
-export async function holdLineage(
+export async function lockWithDescendants(
   tx: Tx,
   principal: Principal,
   id: ApiKeyId,
   check: Check = () => undefined,
 ): Promise<ApiKeyRow[]> {
-  const lineage = [await lockedApiKey(tx, principal, id, check)];
-  for (let next: ApiKeyRow[] = lineage; next.length > 0; ) {
+  const family = [await lockedApiKey(tx, principal, id, check)];
+  for (let next: ApiKeyRow[] = family; next.length > 0; ) {
     next = await lockMadeBy(
       tx,
       next.map((key) => key.id),
     );
-    lineage.push(...next);
+    family.push(...next);
   }
-  if (!isAdmin(principal) && lineage.some((key) => key.service_account_id !== null)) {
+  if (!isAdmin(principal) && family.some((key) => key.service_account_id !== null)) {
     throw new AppError('FORBIDDEN', {
       message:
         'Some keys that were made with it belong to service accounts. Revoke it alone, and ask an owner or admin to revoke those.',
     });
   }
-  return lineage;
+  return family;
 }
 
-/** Revokes a whole lineage, see {@link holdLineage}. */
+/** Revokes a whole family, see {@link lockWithDescendants}. */
 export async function revokeApiKeys(
   tx: Tx,
   principal: Principal,
-  lineage: readonly ApiKeyRow[],
+  family: readonly ApiKeyRow[],
 ): Promise<void> {
   await deleteApiKeys(
     tx,
-    lineage.map((key) => key.id),
+    family.map((key) => key.id),
   );
-  for (const gone of lineage) await appendRevoked(tx, principal.org_id, actorOf(principal), gone);
+  for (const gone of family) await appendRevoked(tx, principal.org_id, actorOf(principal), gone);
 }
 
 async function lockedApiKey(tx: Tx, principal: Principal, id: ApiKeyId, check: Check): Promise<ApiKeyRow> {

@@ -33,7 +33,7 @@ import { checkQuota } from '../organisations/quotas.ts';
 import { revokeRegisteredBy } from '../ssh-keys/account-keys.ts';
 import {
   createApiKey,
-  holdLineage,
+  lockWithDescendants,
   MAX_GRACE_S,
   revokeApiKey,
   revokeApiKeys,
@@ -290,7 +290,7 @@ function registerRevoke(app: App, context: AppContext): void {
         if (!isId('ak', id)) throw new AppError('NOT_FOUND');
         const gone =
           request.query.descendants === 'true'
-            ? await revokeLineage(context, tx, request, principal, id, check)
+            ? await revokeWithDescendants(context, tx, request, principal, id, check)
             : await revokeApiKey(tx, principal, id, check);
         return { status: 204, body: null, target: id, data: auditData(apiKeyView(gone)) };
       });
@@ -302,7 +302,7 @@ function registerRevoke(app: App, context: AppContext): void {
 const REVOKE = { action: 'api_key.revoke' };
 
 /** Appends an audit entry for each revoked key except the first, whose entry is that of the mutation. */
-async function revokeLineage(
+async function revokeWithDescendants(
   context: AppContext,
   tx: Tx,
   request: FastifyRequest,
@@ -310,9 +310,9 @@ async function revokeLineage(
   id: ApiKeyId,
   check: (before: ApiKeyRow) => void,
 ): Promise<ApiKeyRow> {
-  const lineage = await holdLineage(tx, principal, id, check);
-  const [first, ...descendants] = lineage;
-  const ids = lineage.map((key) => key.id);
+  const family = await lockWithDescendants(tx, principal, id, check);
+  const [first, ...descendants] = family;
+  const ids = family.map((key) => key.id);
   for (const { row, org_ids } of await revokeRegisteredBy(tx, principal, ids)) {
     const entry = {
       action: 'ssh_key.revoke',
@@ -321,7 +321,7 @@ async function revokeLineage(
     };
     for (const org_id of org_ids) await appendAudit(context, tx, request, org_id, entry);
   }
-  await revokeApiKeys(tx, principal, lineage);
+  await revokeApiKeys(tx, principal, family);
   for (const key of descendants) {
     const entry = { ...REVOKE, target: key.id, data: auditData(apiKeyView(key)) };
     await appendAudit(context, tx, request, principal.org_id, entry);

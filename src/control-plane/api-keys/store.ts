@@ -168,7 +168,7 @@ export async function replaceSecret(
     .executeTakeFirstOrThrow();
 }
 
-/** Deletes a locked key. The keys it made move to its parent, so that the lineage stays connected. */
+/** Deletes a locked key. The keys it made move to its parent, so that the family stays connected. */
 export async function deleteApiKey(tx: Tx, id: ApiKeyId): Promise<void> {
   const above = sql`(select parent_key from api_keys where id = ${id})`;
   await sql`update api_keys set parent_key = ${above} where parent_key = ${id}`.execute(tx);
@@ -191,14 +191,14 @@ export async function takeExpiring(tx: Tx, days: number, limit: number) {
     .select('id')
     .where('expires_at', '>', sql<Date>`now()`)
     .where('expires_at', '<', sql<Date>`now() + make_interval(days => ${days})`)
-    .where(sql<boolean>`expiry_told is distinct from expires_at`)
+    .where(sql<boolean>`notified_expires_at is distinct from expires_at`)
     .orderBy('expires_at')
     .limit(limit)
     .forUpdate()
     .skipLocked();
   return tx
     .updateTable('api_keys')
-    .set({ expiry_told: sql`expires_at` })
+    .set({ notified_expires_at: sql`expires_at` })
     .where('id', 'in', due)
     .returning([...SHOWN, 'org_id', 'user_id'])
     .execute();

@@ -28,7 +28,7 @@ create table api_keys (
   -- The nearest ancestor that still exists, so that a revocation reaches all descendants. Deferred: a backup restores rows in any order.
   parent_key text,
   -- The expiry date that a notification has announced.
-  expiry_told timestamp with time zone,
+  notified_expires_at timestamp with time zone,
   created_at timestamp with time zone not null default now(),
   -- Written at most once a minute.
   last_used_at timestamp with time zone,
@@ -658,9 +658,9 @@ create table installation (
   -- The next certificate's private key, encrypted.
   next_key bytea,
   -- When a control plane last sent the next certificate to hosts.
-  next_told_at timestamp with time zone,
+  next_announced_at timestamp with time zone,
   -- For how long control planes have sent the next certificate to hosts, without the gaps.
-  next_told_seconds real not null default 0,
+  next_announced_seconds real not null default 0,
   constraint installation_pkey PRIMARY KEY (only_one),
   constraint installation_check CHECK (((hosts_certificate IS NULL) = (hosts_key IS NULL))),
   constraint installation_check1 CHECK (((next_certificate IS NULL) = (next_key IS NULL))),
@@ -770,13 +770,13 @@ create table invitations (
 );
 
 -- Where an account has logged in from. A login from elsewhere raises a notification.
-create table known_places (
+create table known_locations (
   user_id text not null,
   -- A hash of account, network and browser.
-  place_hash bytea not null,
+  location_hash bytea not null,
   last_seen_at timestamp with time zone not null default now(),
-  constraint known_places_pkey PRIMARY KEY (user_id, place_hash),
-  constraint known_places_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
+  constraint known_locations_pkey PRIMARY KEY (user_id, location_hash),
+  constraint known_locations_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
 );
 
 -- Failed logins by e-mail address, whether or not an account has the address.
@@ -827,13 +827,13 @@ create table mails (
   -- The account that a mail of notifications goes to. Null: any other mail.
   user_id text,
   -- Address, subject and text, encrypted: the text may carry a token.
-  sealed bytea not null,
+  content bytea not null,
   -- Failed attempts.
   attempts integer not null default 0,
   -- The next attempt. A process that sends the mail moves it on first, as its lease.
   due_at timestamp with time zone not null default now(),
   -- From then on it is not sent any more.
-  good_until timestamp with time zone not null,
+  expires_at timestamp with time zone not null,
   constraint mails_pkey PRIMARY KEY (id),
   constraint mails_user_id_fkey FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
 );
@@ -1400,7 +1400,7 @@ create table webhooks (
   -- Since when every attempt has failed. Null: the last one succeeded.
   failing_since timestamp with time zone,
   -- A notification has said that it is failing.
-  failing_told boolean not null default false,
+  failing_notified boolean not null default false,
   -- When the present URL first answered 2xx. Null: never.
   proven_at timestamp with time zone,
   -- Incremented by each change of the row. It is the ETag.
@@ -1423,7 +1423,7 @@ CREATE UNIQUE INDEX api_keys_previous_hash ON public.api_keys USING btree (previ
 CREATE INDEX api_keys_service_account ON public.api_keys USING btree (service_account_id, id DESC) WHERE (service_account_id IS NOT NULL);
 CREATE INDEX audit_log_action ON public.audit_log USING btree (org_id, action, id);
 CREATE INDEX audit_log_actor ON public.audit_log USING btree (org_id, actor, id);
-CREATE UNIQUE INDEX audit_log_place ON public.audit_log USING btree (org_id, seq) WHERE (seq IS NOT NULL);
+CREATE UNIQUE INDEX audit_log_sequence ON public.audit_log USING btree (org_id, seq) WHERE (seq IS NOT NULL);
 CREATE INDEX audit_log_target ON public.audit_log USING btree (org_id, target, id);
 CREATE INDEX audit_log_unsealed ON public.audit_log USING btree (serial) WHERE (seq IS NULL);
 CREATE INDEX console_tickets_instance ON public.console_tickets USING btree (instance_id);
@@ -1461,9 +1461,9 @@ CREATE INDEX identities_due ON public.identities USING btree (checked_at) WHERE 
 CREATE INDEX identities_user ON public.identities USING btree (user_id);
 CREATE UNIQUE INDEX image_versions_current ON public.image_versions USING btree (image_id) WHERE current;
 CREATE INDEX instance_ssh_keys_key ON public.instance_ssh_keys USING btree (ssh_key_id);
+CREATE INDEX instances_creator ON public.instances USING btree (created_by);
 CREATE INDEX instances_deleting ON public.instances USING btree (id) WHERE deleting;
 CREATE INDEX instances_image ON public.instances USING btree (image);
-CREATE INDEX instances_maker ON public.instances USING btree (created_by);
 CREATE INDEX instances_page ON public.instances USING btree (org_id, id DESC);
 CREATE INDEX instances_restart ON public.instances USING btree (id) WHERE (restart <> 'never'::text);
 CREATE INDEX invitations_page ON public.invitations USING btree (org_id, id DESC);
@@ -1481,7 +1481,7 @@ CREATE INDEX notifications_stream ON public.notifications USING btree (recipient
 CREATE INDEX notifications_unread ON public.notifications USING btree (recipient, id DESC) WHERE (read_at IS NULL);
 CREATE INDEX object_writers_instance ON public.object_writers USING btree (instance_id);
 CREATE INDEX open_streams_control_plane ON public.open_streams USING btree (control_plane);
-CREATE INDEX organisations_maker ON public.organisations USING btree (created_by);
+CREATE INDEX organisations_creator ON public.organisations USING btree (created_by);
 CREATE UNIQUE INDEX organisations_operator ON public.organisations USING btree (operator) WHERE operator;
 CREATE INDEX replaced_refresh_tokens_session ON public.replaced_refresh_tokens USING btree (session_id);
 CREATE INDEX segment_holders_instance ON public.segment_holders USING btree (instance_id);

@@ -39,7 +39,7 @@ export interface Database {
     /** The nearest ancestor that still exists, so that a revocation reaches all descendants. Deferred: a backup restores rows in any order. */
     parent_key: ApiKeyId | null;
     /** The expiry date that a notification has announced. */
-    expiry_told: Date | null;
+    notified_expires_at: Date | null;
     created_at: Generated<Date>;
     /** Written at most once a minute. */
     last_used_at: Date | null;
@@ -541,9 +541,9 @@ export interface Database {
     /** The next certificate's private key, encrypted. */
     next_key: Buffer | null;
     /** When a control plane last sent the next certificate to hosts. */
-    next_told_at: Date | null;
+    next_announced_at: Date | null;
     /** For how long control planes have sent the next certificate to hosts, without the gaps. */
-    next_told_seconds: Generated<number>;
+    next_announced_seconds: Generated<number>;
   };
   /** The certificate authority of an instance's intercepted connections, which its guest trusts. It is made with the instance's first secret and deleted with the last one. */
   instance_authorities: {
@@ -628,10 +628,10 @@ export interface Database {
     expires_at: Date;
   };
   /** Where an account has logged in from. A login from elsewhere raises a notification. */
-  known_places: {
+  known_locations: {
     user_id: UserId;
     /** A hash of account, network and browser. */
-    place_hash: Buffer;
+    location_hash: Buffer;
     last_seen_at: Generated<Date>;
   };
   /** Failed logins by e-mail address, whether or not an account has the address. */
@@ -674,13 +674,13 @@ export interface Database {
     /** The account that a mail of notifications goes to. Null: any other mail. */
     user_id: UserId | null;
     /** Address, subject and text, encrypted: the text may carry a token. */
-    sealed: Buffer;
+    content: Buffer;
     /** Failed attempts. */
     attempts: Generated<number>;
     /** The next attempt. A process that sends the mail moves it on first, as its lease. */
     due_at: Generated<Date>;
     /** From then on it is not sent any more. */
-    good_until: Date;
+    expires_at: Date;
   };
   /** Members of organisations. */
   memberships: {
@@ -1128,7 +1128,7 @@ export interface Database {
     /** Since when every attempt has failed. Null: the last one succeeded. */
     failing_since: Date | null;
     /** A notification has said that it is failing. */
-    failing_told: Generated<boolean>;
+    failing_notified: Generated<boolean>;
     /** When the present URL first answered 2xx. Null: never. */
     proven_at: Date | null;
     /** Incremented by each change of the row. It is the ETag. */

@@ -21,7 +21,7 @@ import { disconnectSignal } from '../http/connections.ts';
 import type { App } from '../http/mutate.ts';
 import { closed, NoContent, oneOf } from '../http/schemas.ts';
 import type { OpenStreams } from '../organisations/open-streams.ts';
-import { ExecParams, execPlace } from './routes.ts';
+import { ExecParams, execRef } from './routes.ts';
 import type { ExecRow } from './store.ts';
 import { controlExec, execOf, execView, noInput, openOutput, recordExec, runningExec } from './use-exec.ts';
 
@@ -113,7 +113,7 @@ export function registerExecOutput(app: App, context: AppContext, open_streams: 
     handler: async (request, reply) => {
       const { db } = context;
       const { org_id, scopes } = principalOf(request);
-      const row = await execOf(db, org_id, execPlace(request.params));
+      const row = await execOf(db, org_id, execRef(request.params));
       const { offset = '0', stream, follow } = request.query;
       const may_write = scopes.has('vm:write');
       const wanted = { row, offset: Number(offset), stream: streamOf(stream), may_write };
@@ -339,7 +339,7 @@ function registerInput(app: App, context: AppContext): void {
       response: { 204: NoContent },
     },
     handler: async (request, reply) => {
-      const row = await runningExec(context.db, principalOf(request), execPlace(request.params));
+      const row = await runningExec(context.db, principalOf(request), execRef(request.params));
       const bytes = Buffer.isBuffer(request.body) ? request.body : Buffer.alloc(0);
       const eof = request.query.eof === 'true';
       if (!row.stdin) throw noInput();

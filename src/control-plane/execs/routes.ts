@@ -36,7 +36,7 @@ import { type ExecRow, findExec, listExecs } from './store.ts';
 import {
   beginExec,
   controlExec,
-  type ExecPlace,
+  type ExecRef,
   execOf,
   execView,
   runningExec,
@@ -150,7 +150,7 @@ const ExecTicket = named('ExecTicket', {
 export const ExecParams = pathIds({ id: 'the instance', exec_id: 'the exec' });
 
 /** The exec of a path. @throws AppError NOT_FOUND also where an id is malformed */
-export function execPlace(params: { readonly id: string; readonly exec_id: string }): ExecPlace {
+export function execRef(params: { readonly id: string; readonly exec_id: string }): ExecRef {
   const { exec_id: id } = params;
   if (!isId('exec', id)) throw new AppError('NOT_FOUND');
   return { instance_id: instanceId(params), id: id as ExecId };
@@ -245,7 +245,7 @@ function registerReads(app: App, { db }: AppContext, cursors: CursorSealer): voi
       response: { 200: Exec },
     },
     handler: async (request) =>
-      execView(await execOf(db, principalOf(request).org_id, execPlace(request.params))),
+      execView(await execOf(db, principalOf(request).org_id, execRef(request.params))),
   });
 }
 
@@ -263,7 +263,7 @@ function registerSignal(app: App, context: AppContext): void {
       response: { 204: NoContent },
     },
     handler: async (request, reply) => {
-      const place = execPlace(request.params);
+      const place = execRef(request.params);
       const { signal } = request.body;
       const mutation = { action: 'exec.signal' };
       const { body: row } = await mutate(context, request, reply, mutation, async (tx, principal) => {
@@ -296,7 +296,7 @@ function registerResize(app: App, context: AppContext): void {
       response: { 204: NoContent },
     },
     handler: async (request, reply) => {
-      const row = await runningExec(context.db, principalOf(request), execPlace(request.params));
+      const row = await runningExec(context.db, principalOf(request), execRef(request.params));
       if (!row.tty) throw new AppError('CONFLICT', { message: 'The exec has no terminal.' });
       const action = { kind: 'resize', ...request.body } as const;
       await controlExec(context, row, action, disconnectSignal(reply));
@@ -321,7 +321,7 @@ function registerEnd(app: App, context: AppContext): void {
       response: { 204: NoContent },
     },
     handler: async (request, reply) => {
-      const place = execPlace(request.params);
+      const place = execRef(request.params);
       const mutation = { action: 'exec.kill' };
       const { body: row } = await mutate(context, request, reply, mutation, async (tx, principal) => {
         const found = await execOf(tx, principal.org_id, place);
@@ -358,7 +358,7 @@ function registerTicket(app: App, context: AppContext): void {
       response: { 201: ExecTicket },
     },
     handler: async (request, reply) => {
-      const { instance_id, id } = execPlace(request.params);
+      const { instance_id, id } = execRef(request.params);
       const mutation = { action: 'exec.attach' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
         await execOf(tx, principal.org_id, { instance_id, id });

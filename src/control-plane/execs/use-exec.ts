@@ -22,7 +22,7 @@ import { type KnownCredential, reauthenticate } from '../identity/authenticate.t
 import type { Principal } from '../identity/principal.ts';
 import { lockInstanceOf } from '../instances/change-instance.ts';
 import { findInstance } from '../instances/store.ts';
-import { placeOf } from '../vms/exec-routes.ts';
+import { targetOf } from '../vms/exec-routes.ts';
 import { ruleOrThrow } from '../vms/request-change.ts';
 import { markUsed } from '../vms/store.ts';
 import {
@@ -45,20 +45,20 @@ const OPEN_WITHIN_MS = 30_000;
 type Action = Extract<HostCall, { kind: 'exec_control' }>['action'];
 type Context = { readonly db: Db; readonly host_calls: HostCalls };
 
-export interface ExecPlace {
+export interface ExecRef {
   readonly instance_id: InstanceId;
   readonly id: ExecId;
 }
 
 /** @throws AppError NOT_FOUND */
-export async function execOf(tx: Tx, org_id: OrgId, { instance_id, id }: ExecPlace): Promise<ExecRow> {
+export async function execOf(tx: Tx, org_id: OrgId, { instance_id, id }: ExecRef): Promise<ExecRow> {
   const row = await findExec(tx, instance_id, id);
   if (row?.org_id !== org_id || row.state === 'starting') throw new AppError('NOT_FOUND');
   return row;
 }
 
 /** One that runs, in a VM that runs. @throws AppError NOT_FOUND, CONFLICT, VM_NOT_RUNNING */
-export async function runningExec(tx: Tx, principal: Principal, place: ExecPlace): Promise<ExecRow> {
+export async function runningExec(tx: Tx, principal: Principal, place: ExecRef): Promise<ExecRow> {
   const row = await execOf(tx, principal.org_id, place);
   if (row.state !== 'running') throw hasEnded();
   const instance = await findInstance(tx, principal.org_id, place.instance_id);
@@ -199,7 +199,7 @@ export async function beginExec(
   }
   await markUsed(tx, instance_id);
   const id = newId('exec');
-  const { host_id, vm_id } = placeOf(instance);
+  const { host_id, vm_id } = targetOf(instance);
   await insertExec(tx, { id, instance_id, host_id, command: [...command], tty: tty !== null, stdin });
   return { id, instance_id, vm_id };
 }

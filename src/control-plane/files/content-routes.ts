@@ -20,8 +20,8 @@ import {
   fileView,
   ModeText,
   PathText,
-  placeOfFiles,
   queryPath,
+  targetOfFiles,
   UserText,
   type Written,
 } from './file-call.ts';
@@ -50,7 +50,7 @@ function watch(
   const id = instanceId(request.params as { readonly id: string });
   const beat = async (): Promise<void> => {
     try {
-      await placeOfFiles(db, await reauthorise(db, request), id);
+      await targetOfFiles(db, await reauthorise(db, request), id);
     } catch (error) {
       // If the database is unavailable, the credential may still be valid.
       if (error instanceof AppError) call.close();
@@ -87,7 +87,7 @@ function registerRead(app: App, context: AppContext): void {
     handler: async (request, reply) => {
       const principal = principalOf(request);
       const path = queryPath(request);
-      const place = await placeOfFiles(context.db, principal, instanceId(request.params));
+      const place = await targetOfFiles(context.db, principal, instanceId(request.params));
       const action = { verb: 'read', path } as const;
       const call = await FileCall.open(context, principal, place, action, disconnectSignal(reply));
       watch(context, request, reply, call);

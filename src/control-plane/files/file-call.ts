@@ -31,7 +31,7 @@ import { FILE_MODE_PATTERN, NO_NUL_PATTERN } from '../http/errors.ts';
 import { named, nullable, oneOf, Time } from '../http/schemas.ts';
 import type { Principal } from '../identity/principal.ts';
 import { findInstance } from '../instances/store.ts';
-import { type CommandPlace, placeOf } from '../vms/exec-routes.ts';
+import { type CommandTarget, targetOf } from '../vms/exec-routes.ts';
 import { ruleOrThrow } from '../vms/request-change.ts';
 import { markUsed } from '../vms/store.ts';
 
@@ -97,16 +97,16 @@ export interface FileContext {
 }
 
 /** Where the instance's VM runs. @throws AppError NOT_FOUND, CONFLICT, VM_NOT_RUNNING */
-export async function placeOfFiles(
+export async function targetOfFiles(
   tx: Tx,
   { org_id }: Pick<Principal, 'org_id'>,
   id: InstanceId,
-): Promise<CommandPlace> {
+): Promise<CommandTarget> {
   const row = await findInstance(tx, org_id, id);
   if (!row) throw new AppError('NOT_FOUND');
   ruleOrThrow(row, 'exec');
   await markUsed(tx, id);
-  return placeOf(row);
+  return targetOf(row);
 }
 
 interface Frame {
@@ -122,11 +122,11 @@ export interface Written {
 export class FileCall {
   readonly #context: FileContext;
   readonly #org_id: OrgId;
-  readonly #place: CommandPlace;
+  readonly #place: CommandTarget;
   readonly #line: Duplex;
   readonly #frames: AsyncGenerator<Frame>;
 
-  private constructor(context: FileContext, org_id: OrgId, place: CommandPlace, line: Duplex) {
+  private constructor(context: FileContext, org_id: OrgId, place: CommandTarget, line: Duplex) {
     this.#context = context;
     this.#org_id = org_id;
     this.#place = place;
@@ -139,7 +139,7 @@ export class FileCall {
   static async open(
     context: FileContext,
     { org_id }: Pick<Principal, 'org_id'>,
-    place: CommandPlace,
+    place: CommandTarget,
     action: FileAction,
     signal: AbortSignal,
   ): Promise<FileCall> {

@@ -10,7 +10,7 @@ import { type CursorSealer, pageOfList } from '../http/pagination.ts';
 import { closed, InstanceParams, NoContent, named, oneOf, pageOf, pageQuery } from '../http/schemas.ts';
 import type { Principal } from '../identity/principal.ts';
 import { instanceId } from '../instances/routes.ts';
-import type { CommandPlace } from '../vms/exec-routes.ts';
+import type { CommandTarget } from '../vms/exec-routes.ts';
 import {
   FileCall,
   FileEntry,
@@ -18,9 +18,9 @@ import {
   ModeText,
   PathText,
   pathIn,
-  placeOfFiles,
   queryPath,
   readPath,
+  targetOfFiles,
   UserText,
 } from './file-call.ts';
 
@@ -38,8 +38,8 @@ export function registerFiles(app: App, context: AppContext, cursors: CursorSeal
 
 /** What a change of files writes into the audit log: the path, and never the content. */
 export function auditedChange(id: InstanceId, path: string, more: Record<string, unknown> = {}) {
-  return async (tx: Tx, principal: Principal): Promise<MutationOutcome<200, CommandPlace>> => {
-    const place = await placeOfFiles(tx, principal, id);
+  return async (tx: Tx, principal: Principal): Promise<MutationOutcome<200, CommandTarget>> => {
+    const place = await targetOfFiles(tx, principal, id);
     const data = { vm_id: place.vm_id, path: path.slice(0, AUDITED_CHARACTERS), ...more };
     return { status: 200, body: place, target: id, data };
   };
@@ -69,7 +69,7 @@ function registerList(app: App, context: AppContext, cursors: CursorSealer): voi
         route,
         of: { instance_id: id, folder },
         list: async (before, count) => {
-          const place = await placeOfFiles(context.db, principal, id);
+          const place = await targetOfFiles(context.db, principal, id);
           const action = { verb: 'list', path: folder, after: before, count } as const;
           const call = await FileCall.open(context, principal, place, action, gone);
           const entries = await call.entries(count);

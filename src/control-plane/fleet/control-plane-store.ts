@@ -146,7 +146,7 @@ export async function insertRootKey(tx: Tx, root_key: Buffer): Promise<void> {
     .insertInto('installation')
     .values({
       ...{ root_key, new_root_key: null, hosts_certificate: null, hosts_key: null },
-      ...{ next_certificate: null, next_key: null, next_told_at: null },
+      ...{ next_certificate: null, next_key: null, next_announced_at: null },
     })
     .onConflict((conflict) => conflict.column('only_one').doNothing())
     .execute();
@@ -176,7 +176,7 @@ export interface KeptCertificate {
 
 export interface NextCertificate extends KeptCertificate {
   /** For how long control planes have told hosts and ingresses of it. */
-  readonly told_seconds: number;
+  readonly announced_seconds: number;
 }
 
 export interface KeptCertificates {
@@ -189,14 +189,14 @@ export interface KeptCertificates {
 export async function findCertificates(tx: Tx): Promise<KeptCertificates> {
   const row = await tx
     .selectFrom('installation')
-    .select(['hosts_certificate', 'hosts_key', 'next_certificate', 'next_key', 'next_told_seconds'])
+    .select(['hosts_certificate', 'hosts_key', 'next_certificate', 'next_key', 'next_announced_seconds'])
     .executeTakeFirst();
   const kept = (certificate: string | null = null, sealed_key: Buffer | null = null) =>
     certificate === null || sealed_key === null ? null : { certificate, sealed_key };
   const next = kept(row?.next_certificate, row?.next_key);
   return {
     present: kept(row?.hosts_certificate, row?.hosts_key),
-    next: next && { ...next, told_seconds: row?.next_told_seconds ?? 0 },
+    next: next && { ...next, announced_seconds: row?.next_announced_seconds ?? 0 },
   };
 }
 
@@ -232,19 +232,19 @@ export async function replaceCertificate(tx: Tx, next: string): Promise<void> {
     .updateTable('installation')
     .set((eb) => ({
       ...{ hosts_certificate: eb.ref('next_certificate'), hosts_key: eb.ref('next_key') },
-      ...{ next_certificate: null, next_key: null, next_told_at: null, next_told_seconds: 0 },
+      ...{ next_certificate: null, next_key: null, next_announced_at: null, next_announced_seconds: 0 },
     }))
     .where('next_certificate', '=', next)
     .execute();
 }
 
 /** A control plane tells hosts of it, as it says every few seconds. A longer gap counts as one of 5 s. */
-export async function noteCertificateTold(tx: Tx, next: string): Promise<void> {
+export async function recordCertificateAnnounced(tx: Tx, next: string): Promise<void> {
   await tx
     .updateTable('installation')
     .set({
-      next_told_at: sql`now()`,
-      next_told_seconds: sql`next_told_seconds + least(coalesce(extract(epoch from now() - next_told_at), 0), 5)`,
+      next_announced_at: sql`now()`,
+      next_announced_seconds: sql`next_announced_seconds + least(coalesce(extract(epoch from now() - next_announced_at), 0), 5)`,
     })
     .where('next_certificate', '=', next)
     .execute();

@@ -23,7 +23,7 @@ import {
   type InternalContext,
   serve,
 } from '../internal/serve.ts';
-import { runningPlace } from '../vms/forward-stream.ts';
+import { runningTarget } from '../vms/forward-stream.ts';
 
 // Internal API: what other control planes ask about calls that wait here. Served over TLS only, and only to them.
 
@@ -150,7 +150,7 @@ export function registerHostCalls(
     port: number | null,
     { socket, head }: { socket: Duplex; head: Buffer },
   ): Promise<void> {
-    const place = await runningPlace(db, instance_id);
+    const place = await runningTarget(db, instance_id);
     const gone = new AbortController();
     socket.once('close', () => gone.abort());
     if (!place) throw new AppError('NOT_FOUND');

@@ -16,13 +16,13 @@ import {
   type KeptCertificate,
   keepFirstCertificate,
   keepNextCertificate,
-  noteCertificateTold,
+  recordCertificateAnnounced,
   replaceCertificate,
 } from './control-plane-store.ts';
 
 const BOUND_TO = 'hosts certificate';
 /** Hosts and ingresses report every few seconds, and learn of a new certificate then. */
-export const TOLD_SECONDS = 60;
+export const ANNOUNCED_SECONDS = 60;
 
 export interface HostsCertificate {
   /** PEM. */
@@ -36,7 +36,7 @@ export interface HostsCertificate {
 /** What a control plane that starts now shows. Runs after a control plane has made the root key. */
 export async function hostsCertificate(tx: Tx, root_key: Uint8Array): Promise<HostsCertificate> {
   const kept = await findCertificates(tx);
-  if (kept.next && kept.next.told_seconds >= TOLD_SECONDS) return opened(kept.next, root_key);
+  if (kept.next && kept.next.announced_seconds >= ANNOUNCED_SECONDS) return opened(kept.next, root_key);
   if (kept.present) return opened(kept.present, root_key);
   await keepFirstCertificate(tx, await makeSealed(root_key));
   return opened(present((await findCertificates(tx)).present, 'certificate just made'), root_key);
@@ -62,7 +62,7 @@ export async function followReplacement(db: Db, live: readonly ControlPlane[]): 
   };
   if (kept.next === null) return trusted;
   if (live.length === 0 || live.some(({ fingerprint }) => fingerprint !== trusted.next)) {
-    await noteCertificateTold(db, kept.next.certificate);
+    await recordCertificateAnnounced(db, kept.next.certificate);
     return trusted;
   }
   await replaceCertificate(db, kept.next.certificate);

@@ -14,7 +14,7 @@ import type { TSchema } from 'typebox';
 import { Agent, request, upgrade } from 'undici';
 import { pinnedConnector } from '../../protocol/control-planes.ts';
 import { type CallAnswer, CONSOLE_PROTOCOL, type PendingCall } from '../../protocol/host-calls.ts';
-import { type ControlPlanePlace, peerStreamPath } from '../../protocol/ingress-types.ts';
+import { type ListedControlPlane, peerStreamPath } from '../../protocol/ingress-types.ts';
 import { AGENT_PROTOCOL, PROTOCOL_HEADER } from '../../protocol/protocol.ts';
 import { type AgentRoute, ROUTES } from '../../protocol/routes.ts';
 import { answerViolationOf, type Of } from '../../protocol/schemas.ts';
@@ -183,7 +183,7 @@ export class Peers implements OtherControlPlanes {
   }
 
   /** The live control planes, for hosts and ingresses; those that are to show another certificate also with that one. */
-  get places(): readonly ControlPlanePlace[] {
+  get places(): readonly ListedControlPlane[] {
     const { live, next_fingerprint } = this.#options.membership;
     const now = live.map(({ url, fingerprint }) => ({ url, fingerprint }));
     if (next_fingerprint === null) return now;

@@ -21,14 +21,14 @@ import { appendPrivate } from '../events/append.ts';
 import {
   countFailure,
   deleteLockout,
-  dropOldestPlaces,
+  dropOldestLocations,
   findLockedSeconds,
-  keepPlaces,
-  listPlaces,
+  keepLocations,
+  listLocations,
   lockAddress,
   lockLockout,
   MAX_FAILURES,
-  MAX_PLACES,
+  MAX_LOCATIONS,
   otherSessions,
   REFUSED,
   UNDECIDED_S,
@@ -126,8 +126,8 @@ function locked(seconds: number): AppError {
 }
 
 /**
- * The places a person logs in from. A place is a network prefix (IPv4 /24, IPv6 /48) and a browser without version
- * numbers, stored as a hash. A login from an unknown place raises a notification, except the account's first login.
+ * The locations a person logs in from. A location is a network prefix (IPv4 /24, IPv6 /48) and a browser without version
+ * numbers, stored as a hash. A login from an unknown location raises a notification, except the account's first login.
  */
 
 /** Call it in the transaction that opens the session. */
@@ -137,15 +137,15 @@ export async function noteLogin(
   { session_id }: Pick<OpenedSession, 'session_id'>,
   caller: Caller,
 ): Promise<void> {
-  const kept = await listPlaces(tx, user_id);
+  const kept = await listLocations(tx, user_id);
   // Open sessions may be older than this table.
   const sessions = kept.length > 0 ? [] : await otherSessions(tx, user_id, session_id);
-  const from_sessions = sessions.map((each) => placeOf(user_id, each));
+  const from_sessions = sessions.map((each) => locationOf(user_id, each));
   const known = [...kept, ...from_sessions];
-  const place = placeOf(user_id, caller);
-  const is_new = known.length > 0 && !known.some((each) => each.equals(place));
-  const inserted = await keepPlaces(tx, user_id, [place, ...from_sessions]);
-  if (kept.length >= MAX_PLACES) await dropOldestPlaces(tx, user_id);
+  const location = locationOf(user_id, caller);
+  const is_new = known.length > 0 && !known.some((each) => each.equals(location));
+  const inserted = await keepLocations(tx, user_id, [location, ...from_sessions]);
+  if (kept.length >= MAX_LOCATIONS) await dropOldestLocations(tx, user_id);
   if (!is_new || !inserted) return;
   const { ip, user_agent } = caller;
   await appendPrivate(tx, {
@@ -157,7 +157,7 @@ export async function noteLogin(
   });
 }
 
-export function placeOf(user_id: UserId, { ip, user_agent }: Caller): Buffer {
+export function locationOf(user_id: UserId, { ip, user_agent }: Caller): Buffer {
   const agent = user_agent.replace(/\d[\d._]*/g, '');
   return createHash('sha256')
     .update(JSON.stringify([user_id, networkOf(ip), agent]))

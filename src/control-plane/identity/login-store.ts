@@ -1,21 +1,21 @@
-/** The hashed places that an account has logged in from. */
+/** The hashed locations that an account has logged in from. */
 import { sql } from 'kysely';
 import type { SessionId, UserId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';
 import type { RefreshToken } from './sessions.ts';
 
-/** Also the number of sessions examined while no place is stored. */
+/** Also the number of sessions examined while no location is stored. */
 const MAX_SESSIONS = 100;
-export const MAX_PLACES = 500;
+export const MAX_LOCATIONS = 500;
 const KEPT_DAYS = 365;
 
-export async function listPlaces(tx: Tx, user_id: UserId): Promise<Buffer[]> {
+export async function listLocations(tx: Tx, user_id: UserId): Promise<Buffer[]> {
   const rows = await tx
-    .selectFrom('known_places')
-    .select('place_hash')
+    .selectFrom('known_locations')
+    .select('location_hash')
     .where('user_id', '=', user_id)
     .execute();
-  return rows.map(({ place_hash }) => place_hash);
+  return rows.map(({ location_hash }) => location_hash);
 }
 
 /** Where the account opened its latest other sessions. */
@@ -34,39 +34,39 @@ export async function otherSessions(
     .execute();
 }
 
-/** Deletes all but the newest {@link MAX_PLACES}. */
-export async function dropOldestPlaces(tx: Tx, user_id: UserId): Promise<void> {
+/** Deletes all but the newest {@link MAX_LOCATIONS}. */
+export async function dropOldestLocations(tx: Tx, user_id: UserId): Promise<void> {
   const newest = tx
-    .selectFrom('known_places')
-    .select('place_hash')
+    .selectFrom('known_locations')
+    .select('location_hash')
     .where('user_id', '=', user_id)
     .orderBy('last_seen_at', 'desc')
-    .limit(MAX_PLACES);
+    .limit(MAX_LOCATIONS);
   await tx
-    .deleteFrom('known_places')
+    .deleteFrom('known_locations')
     .where('user_id', '=', user_id)
-    .where('place_hash', 'not in', newest)
+    .where('location_hash', 'not in', newest)
     .execute();
 }
 
 /** Returns whether the first of them was new: true for only one of several concurrent logins. */
-export async function keepPlaces(tx: Tx, user_id: UserId, places: readonly Buffer[]): Promise<boolean> {
-  const [place] = places;
-  const unique = new Map(places.map((each) => [each.toString('hex'), each]));
+export async function keepLocations(tx: Tx, user_id: UserId, locations: readonly Buffer[]): Promise<boolean> {
+  const [location] = locations;
+  const unique = new Map(locations.map((each) => [each.toString('hex'), each]));
   const rows = await tx
-    .insertInto('known_places')
-    .values([...unique.values()].map((place_hash) => ({ user_id, place_hash })))
+    .insertInto('known_locations')
+    .values([...unique.values()].map((location_hash) => ({ user_id, location_hash })))
     .onConflict((conflict) =>
-      conflict.columns(['user_id', 'place_hash']).doUpdateSet({ last_seen_at: sql`now()` }),
+      conflict.columns(['user_id', 'location_hash']).doUpdateSet({ last_seen_at: sql`now()` }),
     )
-    .returning(['place_hash', sql<boolean>`xmax = 0`.as('inserted')])
+    .returning(['location_hash', sql<boolean>`xmax = 0`.as('inserted')])
     .execute();
-  return rows.some(({ place_hash, inserted }) => inserted && place?.equals(place_hash) === true);
+  return rows.some(({ location_hash, inserted }) => inserted && location?.equals(location_hash) === true);
 }
 
-export async function deleteOldPlaces(tx: Tx): Promise<void> {
+export async function deleteOldLocations(tx: Tx): Promise<void> {
   await tx
-    .deleteFrom('known_places')
+    .deleteFrom('known_locations')
     .where('last_seen_at', '<', sql<Date>`now() - make_interval(days => ${KEPT_DAYS})`)
     .execute();
 }

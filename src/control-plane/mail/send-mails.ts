@@ -100,10 +100,10 @@ async function send(parts: SendingParts, waiting: WaitingMail): Promise<void> {
 /** Returns null if the mail is no longer needed. */
 async function deliverIfNeeded(
   { db, mailbox, deliver, log }: SendingParts,
-  { id, sealed, good_for_ms }: WaitingMail,
+  { id, content, good_for_ms }: WaitingMail,
 ): Promise<Letter | null> {
   if (good_for_ms <= 0) throw new Error('it has expired');
-  const letter = mailbox.open(id, sealed);
+  const letter = mailbox.open(id, content);
   if (!letter) throw new Error('it does not open with the root key');
   const { to, subject, text, token } = letter;
   if (token !== undefined && !(await isTokenGood(db, Buffer.from(token, 'hex')))) {

@@ -15,19 +15,19 @@ export interface NewMail {
   readonly id: MailId;
   readonly kind: string;
   readonly user_id: UserId | null;
-  readonly sealed: Buffer;
+  readonly content: Buffer;
 }
 
 async function insertMail(tx: Tx, mail: NewMail, good_for_s: number): Promise<void> {
   await tx
     .insertInto('mails')
-    .values({ ...mail, good_until: sql<Date>`now() + make_interval(secs => ${good_for_s})` })
+    .values({ ...mail, expires_at: sql<Date>`now() + make_interval(secs => ${good_for_s})` })
     .execute();
 }
 
 export interface WaitingMail {
   readonly id: MailId;
-  readonly sealed: Buffer;
+  readonly content: Buffer;
   /** Tries, this one included. */
   readonly attempts: number;
   /** Identifies this lease: a process whose lease is over changes nothing. */
@@ -44,8 +44,8 @@ export async function takeMails(tx: Tx, limit: number, lease_s: number): Promise
     )
     update mails m set attempts = attempts + 1, due_at = clock_timestamp() + make_interval(secs => ${lease_s})
     from due where m.id = due.id
-    returning m.id, m.sealed, m.attempts, m.due_at::text,
-              (extract(epoch from m.good_until - now()) * 1000)::float8 as good_for_ms`.execute(tx);
+    returning m.id, m.content, m.attempts, m.due_at::text,
+              (extract(epoch from m.expires_at - now()) * 1000)::float8 as good_for_ms`.execute(tx);
   return rows;
 }
 
@@ -143,7 +143,7 @@ export async function deleteOldMailCounts(tx: Tx): Promise<void> {
 }
 
 // The outbox of all mails. A change inserts its mail in its own transaction, so no committed change loses its mail and
-// no mail tells of a change that was rolled back. Mails are sealed while they wait: most contain a token.
+// no mail tells of a change that was rolled back. Mails are encrypted while they wait: most contain a token.
 
 /** How long a mail without a token is tried: longer than an outage of a mail server. */
 export const TOLD_FOR_S = 7 * 86_400;
@@ -216,14 +216,14 @@ export class Mailbox {
   /** Inserts a mail that was counted. `user_id`: the mail is deleted with this account. */
   async insert(tx: Tx, letter: Letter, good_for_s: number, user_id: UserId | null = null): Promise<void> {
     const id = newId('mail');
-    const sealed = this.#sealer.seal(JSON.stringify(letter), id);
-    await insertMail(tx, { id, kind: letter.kind, user_id, sealed }, good_for_s);
+    const content = this.#sealer.seal(JSON.stringify(letter), id);
+    await insertMail(tx, { id, kind: letter.kind, user_id, content }, good_for_s);
     afterCommit(tx, posted.notify);
   }
 
-  /** null if it was sealed under another root key. */
-  open(id: MailId, sealed: Buffer): Letter | null {
-    const text = this.#sealer.open(sealed, id);
+  /** null if it was encrypted under another root key. */
+  open(id: MailId, content: Buffer): Letter | null {
+    const text = this.#sealer.open(content, id);
     return text === null ? null : (JSON.parse(text) as Letter);
   }
 }

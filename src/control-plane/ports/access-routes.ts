@@ -9,7 +9,7 @@ import { EmptyBody, NoContent, named, pathIds, Time } from '../http/schemas.ts';
 import { openPrivatePort } from './authorise-request.ts';
 import { addHostname, removeHostname } from './change-ports.ts';
 import { COOKIE_SECONDS, hostnameView, PORT_TICKET_SECONDS, readHostname } from './model.ts';
-import { CustomHostname, EXAMPLE_CUSTOM, PortParams, portPlace } from './routes.ts';
+import { CustomHostname, EXAMPLE_CUSTOM, PortParams, portRef } from './routes.ts';
 
 const Hostname = Type.String({ minLength: 1, maxLength: 253, examples: [EXAMPLE_CUSTOM] });
 const OpenPortRequest = named('OpenPortRequest', {
@@ -57,7 +57,7 @@ function registerOpen(app: App, context: AppContext): void {
       response: { 201: PortTicket },
     },
     handler: async (request, reply) => {
-      const place = portPlace(request.params);
+      const place = portRef(request.params);
       const wanted = request.body.hostname?.toLowerCase() ?? null;
       const mutation = { action: 'port.open' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
@@ -92,7 +92,7 @@ function registerAdd(app: App, context: AppContext): void {
       response: { 201: CustomHostname },
     },
     handler: async (request, reply) => {
-      const place = portPlace(request.params);
+      const place = portRef(request.params);
       const hostname = hostnameOf(context, request.body.hostname);
       const mutation = { action: 'port.add_hostname' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
@@ -118,7 +118,7 @@ function registerRemove(app: App, context: AppContext): void {
       response: { 204: NoContent },
     },
     handler: async (request, reply) => {
-      const place = portPlace(request.params);
+      const place = portRef(request.params);
       const hostname = request.params.hostname.toLowerCase();
       const mutation = { action: 'port.remove_hostname' };
       await mutate(context, request, reply, mutation, async (tx, principal) => {

@@ -15,7 +15,7 @@ import {
   PORT_TICKET_PREFIX,
   tokenPrefix,
 } from '../identity/tokens.ts';
-import { lockedPort, type PortPlace } from './change-ports.ts';
+import { lockedPort, type PortRef } from './change-ports.ts';
 import { COOKIE_SECONDS, type HttpEndpoint, hostnameOf, urlOf } from './model.ts';
 import {
   activeOwner,
@@ -93,7 +93,7 @@ export async function openPrivatePort(
   tx: Tx,
   endpoint: HttpEndpoint,
   principal: Principal,
-  place: PortPlace,
+  place: PortRef,
   wanted: string | null,
 ): Promise<{ url: string; expires_at: Date }> {
   const { credential, org_id } = principal;

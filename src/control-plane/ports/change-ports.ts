@@ -69,7 +69,7 @@ export async function changeAccess(
   tx: Tx,
   endpoint: HttpEndpoint,
   principal: Principal,
-  { instance_id, id }: PortPlace,
+  { instance_id, id }: PortRef,
   access: PortAccess | undefined,
   check: HostnameCheck,
 ): Promise<PortRow> {
@@ -92,7 +92,7 @@ export async function removePort(
   tx: Tx,
   endpoint: HttpEndpoint,
   principal: Principal,
-  { instance_id, id }: PortPlace,
+  { instance_id, id }: PortRef,
   check: HostnameCheck,
 ): Promise<PortRow> {
   const row = await lockedPort(tx, principal, { instance_id, id });
@@ -106,7 +106,7 @@ export async function removePort(
   return row;
 }
 
-export interface PortPlace {
+export interface PortRef {
   readonly instance_id: InstanceId;
   readonly id: HttpPortId;
 }
@@ -115,7 +115,7 @@ export interface PortPlace {
 export async function lockedPort(
   tx: Tx,
   principal: Principal,
-  { instance_id, id }: PortPlace,
+  { instance_id, id }: PortRef,
 ): Promise<PortRow> {
   const instance = await lockInstanceOf(tx, principal, instance_id);
   const row = await findPort(tx, instance_id, id);
@@ -158,7 +158,7 @@ export async function addHostname(
   tx: Tx,
   endpoint: HttpEndpoint,
   principal: Principal,
-  place: PortPlace,
+  place: PortRef,
   hostname: string,
 ): Promise<HostnameRow> {
   const { hostnames } = await lockedPort(tx, principal, place);
@@ -188,7 +188,7 @@ export async function removeHostname(
   tx: Tx,
   endpoint: HttpEndpoint,
   principal: Principal,
-  place: PortPlace,
+  place: PortRef,
   hostname: string,
 ): Promise<void> {
   const { hostnames } = await lockedPort(tx, principal, place);
@@ -201,7 +201,7 @@ async function changed(
   tx: Tx,
   endpoint: HttpEndpoint,
   principal: Principal,
-  { instance_id, id }: PortPlace,
+  { instance_id, id }: PortRef,
   change: { readonly hostname: string; readonly is: 'added' | 'removed' },
 ): Promise<PortRow> {
   await markChanged(tx, id);

@@ -15,7 +15,7 @@ import { type HttpEndpoint, nextCheckS, txtRecord } from './model.ts';
 import {
   activeOwner,
   type DueHostname,
-  findPlace,
+  findInstanceOfPort,
   findPort,
   hurryCheck,
   listDueHostnames,
@@ -65,7 +65,7 @@ async function look(resolveTxt: ResolveTxt, { hostname, proof }: DueHostname): P
 }
 
 async function settle(tx: Tx, endpoint: HttpEndpoint, due: DueHostname, found: Found): Promise<void> {
-  const place = await findPlace(tx, due.port_id);
+  const place = await findInstanceOfPort(tx, due.port_id);
   if (!place) return;
   // Before the port, as every change of a port does.
   await lockInstance(tx, place.instance_id);
@@ -93,7 +93,7 @@ async function becomes(
   tx: Tx,
   endpoint: HttpEndpoint,
   due: DueHostname,
-  { instance_id, org_id }: NonNullable<Awaited<ReturnType<typeof findPlace>>>,
+  { instance_id, org_id }: NonNullable<Awaited<ReturnType<typeof findInstanceOfPort>>>,
   active: boolean,
 ): Promise<void> {
   if (!(await setActive(tx, due, active))) return;

@@ -20,7 +20,7 @@ import { type Tx, transaction } from '../db/pool.ts';
 import { disconnectSignal } from '../http/connections.ts';
 import { type InternalContext, serveIngress } from '../internal/serve.ts';
 import { addHttpBytes } from '../usage/store.ts';
-import { runningPlace } from '../vms/forward-stream.ts';
+import { runningTarget } from '../vms/forward-stream.ts';
 import { authoriseRequest, redeemTicket } from './authorise-request.ts';
 import { listHttpRoutes, recordUse } from './store.ts';
 
@@ -74,7 +74,7 @@ async function openPort(
   { instance_id, port }: OpenPortRequest,
   signal: AbortSignal,
 ): Promise<OpenPortResponse> {
-  const place = await runningPlace(db, instance_id);
+  const place = await runningTarget(db, instance_id);
   if (!place) return { outcome: 'not_running' };
   const call = { kind: 'open_port', instance_id, vm_id: place.vm_id, port } as const;
   const { address } = await host_calls.ask<OpenPortResult>(place.host_id, call, OPEN_MS, signal);

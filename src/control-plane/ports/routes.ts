@@ -25,7 +25,7 @@ import {
 } from '../http/schemas.ts';
 import { instanceId } from '../instances/routes.ts';
 import { findInstance } from '../instances/store.ts';
-import { changeAccess, createPort, type PortPlace, removePort } from './change-ports.ts';
+import { changeAccess, createPort, type PortRef, removePort } from './change-ports.ts';
 import { PORTS_AN_INSTANCE, portRecord, portView } from './model.ts';
 import { findPort, listPorts, type PortRow } from './store.ts';
 
@@ -92,7 +92,7 @@ const ChangePortRequest = named('ChangePortRequest', { access: Type.Optional(Acc
 export const PortParams = pathIds({ id: 'the instance', port_id: 'the port' });
 
 /** The port of a path. @throws AppError NOT_FOUND also where an id is malformed */
-export function portPlace(params: { readonly id: string; readonly port_id: string }): PortPlace {
+export function portRef(params: { readonly id: string; readonly port_id: string }): PortRef {
   const { port_id: id } = params;
   if (!isId('port', id)) throw new AppError('NOT_FOUND');
   return { instance_id: instanceId(params), id: id as HttpPortId };
@@ -179,7 +179,7 @@ function registerReads(app: App, { db, http }: AppContext, cursors: CursorSealer
       response: { 200: Port },
     },
     handler: async (request, reply) => {
-      const { instance_id, id } = portPlace(request.params);
+      const { instance_id, id } = portRef(request.params);
       const instance = await findInstance(db, principalOf(request).org_id, instance_id);
       const row = instance && (await findPort(db, instance_id, id));
       if (!row) throw new AppError('NOT_FOUND');
@@ -204,7 +204,7 @@ function registerChange(app: App, context: AppContext): void {
       response: { 200: Port },
     },
     handler: async (request, reply) => {
-      const place = portPlace(request.params);
+      const place = portRef(request.params);
       const { access } = request.body;
       const mutation = { action: 'port.change' };
       const { body } = await mutate(context, request, reply, mutation, async (tx, principal) => {
@@ -236,7 +236,7 @@ function registerDelete(app: App, context: AppContext): void {
       response: { 204: NoContent },
     },
     handler: async (request, reply) => {
-      const place = portPlace(request.params);
+      const place = portRef(request.params);
       await mutate(context, request, reply, { action: 'port.delete' }, async (tx, principal) => {
         const row = await removePort(tx, context.http, principal, place, checkOf(request));
         return { status: 204, body: null, target: row.id, data: portRecord(context.http, row) };

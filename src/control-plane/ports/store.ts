@@ -158,7 +158,7 @@ export async function listDueHostnames(tx: Tx, limit: number): Promise<DueHostna
 }
 
 /** Undefined: the port is gone, or its instance is being deleted. */
-export async function findPlace(tx: Tx, port_id: HttpPortId) {
+export async function findInstanceOfPort(tx: Tx, port_id: HttpPortId) {
   return tx
     .selectFrom('http_ports as p')
     .innerJoin('instances as i', 'i.id', 'p.instance_id')

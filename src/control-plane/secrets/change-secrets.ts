@@ -12,7 +12,7 @@ import { checkedHosts, checkName, checkValue, isName, newPlaceholder } from './m
 import { openValue, sealValue } from './seal-value.ts';
 import { deleteSecret, sealedSecrets, secretNames, upsertSecret } from './store.ts';
 
-export interface SecretPlace {
+export interface SecretRef {
   readonly instance_id: InstanceId;
   readonly name: string;
 }
@@ -29,7 +29,7 @@ export async function setSecret(
   tx: Tx,
   sealer: Sealer,
   principal: Principal,
-  { instance_id, name }: SecretPlace,
+  { instance_id, name }: SecretRef,
   { value, hosts: given }: { readonly value: string; readonly hosts: readonly string[] },
 ): Promise<SecretRecord> {
   checkValue(value);
@@ -56,7 +56,7 @@ export async function setSecret(
 export async function removeSecret(
   tx: Tx,
   principal: Principal,
-  { instance_id, name }: SecretPlace,
+  { instance_id, name }: SecretRef,
 ): Promise<SecretRecord> {
   const instance = await lockInstanceOf(tx, principal, instance_id);
   // PostgreSQL cannot even compare one with NUL.

@@ -20,7 +20,7 @@ import {
   lockSshKey,
   organisationsGranted,
   type SshKeyRow,
-  type VmPlace,
+  type VmOnHost,
   vmsOfUserKeys,
 } from './store.ts';
 
@@ -34,7 +34,7 @@ export function sshKeyView(row: SshKeyRow) {
 }
 
 /** Wakes hosts to push changed keys to these VMs, and ingresses to hold connections until the guests confirm. */
-export async function notifyKeyChange(tx: Tx, vms: readonly VmPlace[]): Promise<void> {
+export async function notifyKeyChange(tx: Tx, vms: readonly VmOnHost[]): Promise<void> {
   const hosts = new Set(vms.map(({ host_id }) => host_id));
   await notifyAll(tx, 'host', [...hosts]);
   await notifyAll(
@@ -140,7 +140,7 @@ export async function revokeRegisteredBy(
   api_key_ids: readonly ApiKeyId[],
 ): Promise<ChangedKey[]> {
   const changed: ChangedKey[] = [];
-  const vms: VmPlace[] = [];
+  const vms: VmOnHost[] = [];
   for (const { user_id, ...row } of await lockRegisteredBy(tx, api_key_ids)) {
     vms.push(...(await vmsOfUserKeys(tx, user_id)));
     changed.push(await deleteKey(tx, principal, row));

@@ -230,14 +230,14 @@ export async function replaceKeySet(
     .execute();
 }
 
-export interface VmPlace {
+export interface VmOnHost {
   readonly instance_id: InstanceId;
   readonly host_id: HostId;
 }
 
 /** VMs that allow, or may allow, keys of this user. */
-export async function vmsOfUserKeys(tx: Tx, user_id: UserId): Promise<VmPlace[]> {
-  const { rows } = await sql<VmPlace>`
+export async function vmsOfUserKeys(tx: Tx, user_id: UserId): Promise<VmOnHost[]> {
+  const { rows } = await sql<VmOnHost>`
     select instance_id, host_id from vms
     where state <> 'stopped' and instance_id in (
       select id from instances where created_by = ${user_id}

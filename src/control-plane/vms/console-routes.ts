@@ -21,7 +21,7 @@ import { lockInstanceOf, refuseDeleting } from '../instances/change-instance.ts'
 import { instanceId } from '../instances/routes.ts';
 import { findInstance, type InstanceRow } from '../instances/store.ts';
 import { insertTicket, TICKET_SECONDS, takeTicket } from './console-ticket-store.ts';
-import { type CommandPlace, placeOf } from './exec-routes.ts';
+import { type CommandTarget, targetOf } from './exec-routes.ts';
 import type { StreamKind } from './guest-streams.ts';
 import { remedy, type VmState } from './model.ts';
 import { markUsed } from './store.ts';
@@ -62,7 +62,7 @@ async function issueConsoleTicket(
 }
 
 /** What a ticket is for; no exec: the console. */
-export interface TicketPlace {
+export interface TicketTarget {
   readonly prefix: TokenPrefix;
   readonly instance_id: InstanceId;
   readonly exec_id: ExecId | null;
@@ -72,7 +72,7 @@ export interface TicketPlace {
 export async function issueTicket(
   tx: Tx,
   { credential, org_id }: Principal,
-  { prefix, instance_id, exec_id }: TicketPlace,
+  { prefix, instance_id, exec_id }: TicketTarget,
 ): Promise<{ ticket: string; expires_at: Date }> {
   const ticket = newToken(prefix);
   const { expires_at } = await insertTicket(tx, {
@@ -107,7 +107,7 @@ function consumeConsoleTicket(tx: Tx, id: string, ticket: string): Promise<Conso
 export async function consumeTicket(
   tx: Tx,
   ticket: string,
-  { prefix, instance_id: id, exec_id }: TicketPlace,
+  { prefix, instance_id: id, exec_id }: TicketTarget,
 ): Promise<ConsoleHolder> {
   const found =
     tokenPrefix(ticket) === prefix ? await takeTicket(tx, id, exec_id, hashToken(ticket)) : undefined;
@@ -129,14 +129,14 @@ export async function consumeTicket(
  * VM as used.
  * @throws AppError UNAUTHENTICATED, FORBIDDEN, NOT_FOUND, CONFLICT, VM_NOT_RUNNING
  */
-async function consolePlace(db: Db, holder: ConsoleHolder, ip: string): Promise<CommandPlace> {
+async function consolePlace(db: Db, holder: ConsoleHolder, ip: string): Promise<CommandTarget> {
   const { scopes } = await reauthenticate(db, holder.credential, holder.org_id, ip);
   if (!scopes.has('vm:write')) throw new AppError('FORBIDDEN');
   const row = await findInstance(db, holder.org_id, holder.instance_id);
   if (!row) throw new AppError('NOT_FOUND');
   requireMachine(row);
   await markUsed(db, row.id);
-  return placeOf(row);
+  return targetOf(row);
 }
 
 /** @throws AppError CONFLICT, VM_NOT_RUNNING */

@@ -38,21 +38,21 @@ export interface CommandContext {
 }
 
 /** Where a command runs. */
-export interface CommandPlace {
+export interface CommandTarget {
   readonly instance_id: InstanceId;
   readonly vm_id: VmId;
   readonly host_id: HostId;
 }
 
 /** @throws AppError NOT_FOUND, CONFLICT, VM_NOT_RUNNING */
-async function placeOfCommand(tx: Tx, principal: Principal, id: InstanceId): Promise<CommandPlace> {
+async function placeOfCommand(tx: Tx, principal: Principal, id: InstanceId): Promise<CommandTarget> {
   const row = await lockInstanceOf(tx, principal, id);
   ruleOrThrow(row, 'exec');
   await markUsed(tx, id);
-  return placeOf(row);
+  return targetOf(row);
 }
 
-export function placeOf(row: InstanceRow): CommandPlace {
+export function targetOf(row: InstanceRow): CommandTarget {
   return {
     instance_id: row.id,
     vm_id: present(row.vm_id as VmId | null, 'vm id'),
@@ -91,7 +91,7 @@ function checkCommand({ command, stdin }: Pick<CommandRequest, 'command' | 'stdi
 /** Keeps the VM marked as used until the command has ended. @throws AppError VM_NOT_RUNNING, RATE_LIMITED, UNAVAILABLE */
 async function runInGuest(
   { db, host_calls, mark_used_every_ms = MARK_USED_EVERY_MS }: CommandContext,
-  { host_id, instance_id, vm_id }: CommandPlace,
+  { host_id, instance_id, vm_id }: CommandTarget,
   request: CommandRequest,
   signal: AbortSignal,
 ): Promise<HostExecResult> {

@@ -6,7 +6,7 @@ import type { Db, Tx } from '../db/pool.ts';
 import { authenticate, type KnownCredential, reauthenticate } from '../identity/authenticate.ts';
 import type { Principal } from '../identity/principal.ts';
 import { findInstance } from '../instances/store.ts';
-import { type CommandPlace, placeOf } from './exec-routes.ts';
+import { type CommandTarget, targetOf } from './exec-routes.ts';
 import type { AdmitContext, StreamKind } from './guest-streams.ts';
 import { ruleOrThrow } from './request-change.ts';
 import { markUsed, newestVm } from './store.ts';
@@ -22,14 +22,14 @@ async function forwardPlace(
   db: Db,
   holder: { readonly credential: KnownCredential; readonly org_id: OrgId; readonly instance_id: InstanceId },
   ip: string,
-): Promise<CommandPlace> {
+): Promise<CommandTarget> {
   const { scopes } = await reauthenticate(db, holder.credential, holder.org_id, ip);
   if (!scopes.has('vm:write')) throw new AppError('FORBIDDEN');
   const row = await findInstance(db, holder.org_id, holder.instance_id);
   if (!row) throw new AppError('NOT_FOUND');
   ruleOrThrow(row, 'exec');
   await markUsed(db, row.id);
-  return placeOf(row);
+  return targetOf(row);
 }
 
 export const forwardStream: StreamKind = {
@@ -82,7 +82,7 @@ export function knownCredential({ credential }: Principal): KnownCredential {
 /** Finds a running VM for the ingress, which reaches it through its host's agent. */
 
 /** Null when it is not running. */
-export async function runningPlace(
+export async function runningTarget(
   tx: Tx,
   instance_id: InstanceId,
 ): Promise<{ host_id: HostId; vm_id: VmId } | null> {

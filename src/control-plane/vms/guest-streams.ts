@@ -25,7 +25,7 @@ import type { KnownHosts } from '../http/server.ts';
 import type { KnownCredential } from '../identity/authenticate.ts';
 import type { OpenStreams } from '../organisations/open-streams.ts';
 import { consoleStream } from './console-routes.ts';
-import type { CommandPlace } from './exec-routes.ts';
+import type { CommandTarget } from './exec-routes.ts';
 import { forwardStream } from './forward-stream.ts';
 
 /** Longer than a host that stands still is waited for, which gives a better reason. */
@@ -45,7 +45,7 @@ export interface StreamHolder {
 
 export interface OpenedStream {
   readonly holder: StreamHolder;
-  readonly call: (place: CommandPlace) => HostCall;
+  readonly call: (place: CommandTarget) => HostCall;
   /** Joins both sides; absent: the bytes pass through. */
   readonly join?: (client: WebSocket, line: Duplex) => void;
 }
@@ -68,7 +68,7 @@ export interface StreamKind {
     ip: string,
   ) => Promise<OpenedStream>;
   /** Where the VM runs, if the holder may still use it, which also marks it as used. @throws AppError */
-  readonly place: (db: Db, holder: StreamHolder, ip: string) => Promise<CommandPlace>;
+  readonly place: (db: Db, holder: StreamHolder, ip: string) => Promise<CommandTarget>;
 }
 
 const KINDS: readonly StreamKind[] = [consoleStream, forwardStream, execStream];

@@ -32,7 +32,7 @@ import {
   findOwner,
   findReceiver,
   listDue,
-  markFailingTold,
+  markFailingNotified,
   markProven,
   noteHealth,
   recordOutcomes,
@@ -349,13 +349,13 @@ async function judge(
   if (accepted || !health) return;
   if (health.hopeless) return disable(tx, webhook_id, 'failing', 'system');
   const persists = health.persists || failures.some(({ tries }) => tries >= TELLING_TRIES);
-  if (persists && !health.failing_told) await tellFailing(tx, webhook_id);
+  if (persists && !health.failing_notified) await tellFailing(tx, webhook_id);
 }
 
 const addressesOf = (outcomes: readonly Outcome[]) => [...new Set(outcomes.map(({ address }) => address))];
 
 async function tellFailing(tx: Tx, id: WebhookId): Promise<void> {
-  const row = await markFailingTold(tx, id);
+  const row = await markFailingNotified(tx, id);
   const org_id = await findOwner(tx, id);
   if (!row || !org_id) return;
   await appendPrivate(tx, {

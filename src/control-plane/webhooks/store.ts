@@ -79,7 +79,7 @@ const CHANGED = {
   version: sql<number>`version + 1`,
   updated_at: sql<Date>`now()`,
 } as const;
-const HEALTHY = { failing_since: null, failing_told: false } as const;
+const HEALTHY = { failing_since: null, failing_notified: false } as const;
 
 /** A webhook with a changed URL is unproven again. */
 const provenAt = (url: string) => ({
@@ -197,12 +197,12 @@ export async function markProven(tx: Tx, id: WebhookId, addresses: readonly stri
 }
 
 /** Undefined: the organisation was told already. */
-export async function markFailingTold(tx: Tx, id: WebhookId): Promise<WebhookRow | undefined> {
+export async function markFailingNotified(tx: Tx, id: WebhookId): Promise<WebhookRow | undefined> {
   return tx
     .updateTable('webhooks')
-    .set({ failing_told: true })
+    .set({ failing_notified: true })
     .where('id', '=', id)
-    .where('failing_told', '=', false)
+    .where('failing_notified', '=', false)
     .returning(SHOWN)
     .executeTakeFirst();
 }
@@ -503,7 +503,7 @@ export interface Health {
   readonly hopeless: boolean;
   /** Nothing but failures for an hour. */
   readonly persists: boolean;
-  readonly failing_told: boolean;
+  readonly failing_notified: boolean;
 }
 
 /** Notes that the receiver accepted a delivery, or none. Undefined when there is nothing to note. */
@@ -515,10 +515,10 @@ export async function noteHealth(
   const { rows } = await sql<Health>`
     update webhooks set
       failing_since = case when ${accepted} then null else coalesce(failing_since, now()) end,
-      failing_told = failing_told and not ${accepted}
+      failing_notified = failing_notified and not ${accepted}
     where id = ${webhook_id} and (not ${accepted} or failing_since is not null)
     returning coalesce(failing_since <= now() - interval '5 days', false) as hopeless,
-              coalesce(failing_since <= now() - interval '1 hour', false) as persists, failing_told`.execute(
+              coalesce(failing_since <= now() - interval '1 hour', false) as persists, failing_notified`.execute(
     tx,
   );
   return rows[0];

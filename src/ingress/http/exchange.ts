@@ -113,11 +113,11 @@ export function forward(
     }
     // The response has begun, or is whole: what is still sent of the request is read to its end.
     if (response.headersSent) readRest();
-    else fail(badGateway(troubleOf(error, port.route.port)));
+    else fail(badGateway(guestProblem(error, port.route.port)));
   });
   // Without an error after an upgrade that was not asked for, and after a fault of ours.
   guest_request.once('close', () => {
-    if (!answered) fail(badGateway(troubleOf(new Error('closed'), port.route.port)));
+    if (!answered) fail(badGateway(guestProblem(new Error('closed'), port.route.port)));
   });
   guest_request.once('response', (answer) => {
     const ours = answerOf(answer, method);
@@ -170,7 +170,7 @@ function passAnswer(
   sendAnswer(answer, response, { ...ours, fields: fieldsForClient(ours.fields) }, passedTrailers);
 }
 
-export function troubleOf(error: Error, port: number): string {
+export function guestProblem(error: Error, port: number): string {
   const code = (error as NodeJS.ErrnoException).code ?? '';
   if (code === 'HPE_HEADER_OVERFLOW') return `The response headers of port ${port} in the VM are too large.`;
   if (code.startsWith('HPE_')) return `What listens at port ${port} in the VM does not speak HTTP.`;

@@ -18,7 +18,7 @@ import {
 import { asRecord } from '../../shared/http-request.ts';
 import { joinStreams } from '../../shared/streams.ts';
 import type { HttpLimits } from '../limits.ts';
-import { type Exchange, troubleOf } from './exchange.ts';
+import { type Exchange, guestProblem } from './exchange.ts';
 import type { GuestPort, Way } from './guest-port.ts';
 import { type Answering, fieldsForClient, fieldsForGuest, type Incoming } from './incoming.ts';
 import { ambiguous, badGateway, type Refusal, render } from './refusal.ts';
@@ -84,12 +84,12 @@ export async function forwardUpgrade(
     dialled.destroy();
     fail('The VM was restarted meanwhile.');
   });
-  guest_request.on('error', (error) => fail(troubleOf(error, port.route.port)));
+  guest_request.on('error', (error) => fail(guestProblem(error, port.route.port)));
   guest_request.once('timeout', stop);
   dialled.once('close', () => {
     if (joined) return over.resolve();
     if (begun) exchange.end();
-    fail(troubleOf(new Error('closed'), port.route.port));
+    fail(guestProblem(new Error('closed'), port.route.port));
   });
   guest_request.once('response', (answer) => {
     const ours = answerOf(answer, 'GET');

@@ -149,14 +149,14 @@ comment on column webauthn_challenges.challenge is 'Base64url, as the browser re
 comment on column webauthn_challenges.user_id is 'register: the account that adds the factor. login: null, or the account that gave its password.';
 comment on column webauthn_challenges.purpose is 'Whether the answer adds a factor or logs in.';
 
-create table known_places (
-  user_id      text not null references users on delete cascade,
-  place_hash   bytea not null,
-  last_seen_at timestamptz not null default now(),
-  primary key (user_id, place_hash)
+create table known_locations (
+  user_id       text not null references users on delete cascade,
+  location_hash bytea not null,
+  last_seen_at  timestamptz not null default now(),
+  primary key (user_id, location_hash)
 );
-comment on table known_places is 'Where an account has logged in from. A login from elsewhere raises a notification.';
-comment on column known_places.place_hash is 'A hash of account, network and browser.';
+comment on table known_locations is 'Where an account has logged in from. A login from elsewhere raises a notification.';
+comment on column known_locations.location_hash is 'A hash of account, network and browser.';
 
 create table device_logins (
   device_hash  bytea primary key,

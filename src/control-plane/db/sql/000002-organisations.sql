@@ -8,7 +8,7 @@ create table organisations (
   created_at    timestamptz not null default now()
 );
 create unique index organisations_operator on organisations (operator) where operator;
-create index organisations_maker on organisations (created_by);
+create index organisations_creator on organisations (created_by);
 comment on table organisations is 'What owns instances, keys and webhooks, and what its members share.';
 comment on column organisations.billing_email is 'The address for bills.';
 comment on column organisations.quotas is 'The organisation''s own quotas, such as {"instances": 50, "cpus": null}; null is unlimited. A missing quota has the default of the settings.';

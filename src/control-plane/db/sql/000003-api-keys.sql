@@ -27,7 +27,7 @@ create table api_keys (
   previous_expires_at timestamptz,
   created_by_key      text,
   parent_key          text references api_keys on delete set null deferrable initially deferred,
-  expiry_told         timestamptz,
+  notified_expires_at timestamptz,
   created_at          timestamptz not null default now(),
   last_used_at        timestamptz,
   expires_at          timestamptz,
@@ -52,5 +52,5 @@ comment on column api_keys.previous_hash is 'SHA-256 of the token before the las
 comment on column api_keys.previous_expires_at is 'Until when the token before the last rotation is accepted.';
 comment on column api_keys.created_by_key is 'The API key that created this one, also when that one is gone. Null: a session did.';
 comment on column api_keys.parent_key is 'The nearest ancestor that still exists, so that a revocation reaches all descendants. Deferred: a backup restores rows in any order.';
-comment on column api_keys.expiry_told is 'The expiry date that a notification has announced.';
+comment on column api_keys.notified_expires_at is 'The expiry date that a notification has announced.';
 comment on column api_keys.last_used_at is 'Written at most once a minute.';

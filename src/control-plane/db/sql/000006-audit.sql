@@ -25,7 +25,7 @@ create table audit_log (
 create index audit_log_action on audit_log (org_id, action, id);
 create index audit_log_actor on audit_log (org_id, actor, id);
 create index audit_log_target on audit_log (org_id, target, id);
-create unique index audit_log_place on audit_log (org_id, seq) where seq is not null;
+create unique index audit_log_sequence on audit_log (org_id, seq) where seq is not null;
 create index audit_log_unsealed on audit_log (serial) where seq is null;
 comment on table audit_log is 'Who did what, when and from where. Without foreign keys: entries outlive everything that they name. A task adds new entries to their organisation''s chain.';
 comment on column audit_log.seq is 'The entry''s number in the chain. Null: it is not in the chain yet.';

@@ -1,13 +1,13 @@
 create table installation (
-  only_one          boolean primary key default true check (only_one),
-  root_key          bytea not null,
-  new_root_key      bytea,
-  hosts_certificate text,
-  hosts_key         bytea,
-  next_certificate  text,
-  next_key          bytea,
-  next_told_at      timestamptz,
-  next_told_seconds real not null default 0,
+  only_one               boolean primary key default true check (only_one),
+  root_key               bytea not null,
+  new_root_key           bytea,
+  hosts_certificate      text,
+  hosts_key              bytea,
+  next_certificate       text,
+  next_key               bytea,
+  next_announced_at      timestamptz,
+  next_announced_seconds real not null default 0,
   check ((hosts_certificate is null) = (hosts_key is null)),
   check ((next_certificate is null) = (next_key is null))
 );
@@ -18,8 +18,8 @@ comment on column installation.hosts_certificate is 'PEM. The certificate that h
 comment on column installation.hosts_key is 'The certificate''s private key, encrypted.';
 comment on column installation.next_certificate is 'PEM. The certificate that replaces it once every control plane shows it. Hosts learn of it first. Null: none does.';
 comment on column installation.next_key is 'The next certificate''s private key, encrypted.';
-comment on column installation.next_told_at is 'When a control plane last sent the next certificate to hosts.';
-comment on column installation.next_told_seconds is 'For how long control planes have sent the next certificate to hosts, without the gaps.';
+comment on column installation.next_announced_at is 'When a control plane last sent the next certificate to hosts.';
+comment on column installation.next_announced_seconds is 'For how long control planes have sent the next certificate to hosts, without the gaps.';
 
 create table control_planes (
   id          text primary key check (id ~ '^[0-9a-f]{12}$'),

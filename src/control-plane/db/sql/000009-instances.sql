@@ -35,7 +35,7 @@ create index instances_page on instances (org_id, id desc);
 create index instances_image on instances (image);
 create index instances_restart on instances (id) where restart <> 'never';
 create index instances_deleting on instances (id) where deleting;
-create index instances_maker on instances (created_by);
+create index instances_creator on instances (created_by);
 comment on table instances is 'What users have: a disk, settings, an SSH address, and at most one running VM.';
 comment on column instances.created_by is 'The account or service account that created it.';
 comment on column instances.labels is 'The user''s labels, by name.';

@@ -11,7 +11,7 @@ create table webhooks (
   previous_secret     bytea,
   previous_expires_at timestamptz,
   failing_since       timestamptz,
-  failing_told        boolean not null default false,
+  failing_notified    boolean not null default false,
   proven_at           timestamptz,
   version             bigint not null default 1,
   created_by          text not null,
@@ -29,7 +29,7 @@ comment on column webhooks.secret is 'The secret that signs deliveries, encrypte
 comment on column webhooks.previous_secret is 'The secret before the last rotation, encrypted. It also signs until previous_expires_at.';
 comment on column webhooks.previous_expires_at is 'Until when the secret before the last rotation also signs.';
 comment on column webhooks.failing_since is 'Since when every attempt has failed. Null: the last one succeeded.';
-comment on column webhooks.failing_told is 'A notification has said that it is failing.';
+comment on column webhooks.failing_notified is 'A notification has said that it is failing.';
 comment on column webhooks.proven_at is 'When the present URL first answered 2xx. Null: never.';
 comment on column webhooks.version is 'Incremented by each change of the row. It is the ETag.';
 comment on column webhooks.created_by is 'The principal that created it.';

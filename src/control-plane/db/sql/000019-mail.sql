@@ -2,20 +2,20 @@ create table mails (
   id         text primary key,
   kind       text not null,
   user_id    text references users on delete cascade,
-  sealed     bytea not null,
+  content    bytea not null,
   attempts   integer not null default 0,
   due_at     timestamptz not null default now(),
-  good_until timestamptz not null
+  expires_at timestamptz not null
 );
 create index mails_due on mails (due_at);
 create index mails_user on mails (user_id, kind) where user_id is not null;
 comment on table mails is 'The outbox of all mails. A sent mail is deleted.';
 comment on column mails.kind is 'What it is for, such as "password_reset".';
 comment on column mails.user_id is 'The account that a mail of notifications goes to. Null: any other mail.';
-comment on column mails.sealed is 'Address, subject and text, encrypted: the text may carry a token.';
+comment on column mails.content is 'Address, subject and text, encrypted: the text may carry a token.';
 comment on column mails.attempts is 'Failed attempts.';
 comment on column mails.due_at is 'The next attempt. A process that sends the mail moves it on first, as its lease.';
-comment on column mails.good_until is 'From then on it is not sent any more.';
+comment on column mails.expires_at is 'From then on it is not sent any more.';
 
 create table mail_counts (
   address text not null,
