@@ -22,8 +22,8 @@ import { until, untilWorks } from '../support/waiting.ts';
 
 const THOROUGH = thorough(import.meta.filename);
 
-/** The first commit with everything that a fleet's installation names. */
-const FROM = process.env['BERTH_UPGRADE_FROM'] ?? 'ba0b4aa3';
+/** The first commit with the migrations of 0.1.0 and version 1 of the agent protocol. */
+const FROM = process.env['BERTH_UPGRADE_FROM'] ?? '1b815a39';
 /** The ingress's loopback address of its own. */
 const FRONT = '127.0.0.4';
 const SMALL = { memory_mib: 256, disk_gib: 2, auto_flush_seconds: null };
