@@ -1372,8 +1372,6 @@ create table webhook_leases (
   owner text not null,
   -- Until when the lease is valid.
   until timestamp with time zone not null,
-  -- Another process has seen new deliveries since the owner last looked.
-  woken boolean not null default false,
   constraint webhook_leases_pkey PRIMARY KEY (webhook_id)
 );
 

@@ -1102,8 +1102,6 @@ export interface Database {
     owner: string;
     /** Until when the lease is valid. */
     until: Date;
-    /** Another process has seen new deliveries since the owner last looked. */
-    woken: Generated<boolean>;
   };
   /** URLs that events are sent to. */
   webhooks: {

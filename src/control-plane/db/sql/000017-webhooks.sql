@@ -86,10 +86,8 @@ comment on column webhook_attempts.response is 'The beginning of the answer''s b
 create table webhook_leases (
   webhook_id text primary key,
   owner      text not null,
-  until      timestamptz not null,
-  woken      boolean not null default false
+  until      timestamptz not null
 );
 comment on table webhook_leases is 'Which process sends to a webhook, for as long as it renews its lease.';
 comment on column webhook_leases.owner is 'The id of the process.';
 comment on column webhook_leases.until is 'Until when the lease is valid.';
-comment on column webhook_leases.woken is 'Another process has seen new deliveries since the owner last looked.';
