@@ -39,14 +39,20 @@ const content = async (id: string, path: string) => (await berth.files(id).read(
 async function returned(id: string, path: string, sent: string): Promise<string> {
   const headers = { authorization: `Bearer ${owner.session}` };
   const socket = new WebSocket(`${api.origin.replace('http', 'ws')}/v1/instances/${id}/${path}`, { headers });
+  let got = '';
+  let is_closed = false;
+  socket.on('message', (data) => {
+    got += String(data);
+  });
+  socket.on('close', () => {
+    is_closed = true;
+  });
   await once(socket, 'open');
   socket.send(Buffer.from(sent));
-  let got = '';
-  while (got.length < sent.length + (sent.endsWith('\r') ? 1 : 0)) {
-    const message = once(socket, 'message');
-    const closed = once(socket, 'close').then(() => Promise.reject(new Error('it was closed')));
-    got += String((await Promise.race([message, closed]))[0]);
-  }
+  // A terminal shows a return as two characters.
+  const length = sent.length + (sent.endsWith('\r') ? 1 : 0);
+  await until('it comes back, or is closed', () => got.length >= length || is_closed);
+  if (is_closed) throw new Error('it was closed');
   socket.close();
   return got;
 }

@@ -46,10 +46,13 @@ describe('two control planes', { timeout: 600_000 }, () => {
   async function echoed(at: ControlPlaneProcess, path: string, text: string): Promise<string> {
     const headers = { authorization: `Bearer ${at.client.token}` };
     const socket = new WebSocket(`ws://127.0.0.1:${at.port}/v1/instances/${id}/vm/${path}`, { headers });
+    let got = '';
+    socket.on('message', (data) => {
+      got += String(data);
+    });
     await once(socket, 'open');
     socket.send(Buffer.from(text));
-    let got = '';
-    while (got.length < text.length) got += String((await once(socket, 'message'))[0]);
+    await until('it comes back', () => got.length >= text.length);
     const closed = once(socket, 'close');
     socket.close();
     await closed;

@@ -24,24 +24,27 @@ export class Terminal {
   }
 
   type(data: Buffer): void {
+    // Shown at once, as it was typed.
+    let shown = '';
     for (const character of data.toString('latin1')) {
       if (character === RETURN || character === LINE_FEED) {
-        this.print('\n');
+        shown += '\n';
         this.#input.push(Buffer.from(`${this.#line}\n`, 'latin1'));
         this.#line = '';
       } else if (character === BACKSPACE || character === DELETE) {
-        if (this.#line !== '') this.print('\b \b');
+        if (this.#line !== '') shown += '\b \b';
         this.#line = this.#line.slice(0, -1);
       } else if (character === CTRL_C) {
-        this.print('^C\n');
+        shown += '^C\n';
         this.#line = '';
         this.#interrupt();
       } else if (character === CTRL_D) {
         if (this.#line === '') this.#input.end();
       } else {
         this.#line += character;
-        this.print(Buffer.from(character, 'latin1'));
+        shown += character;
       }
     }
+    this.print(Buffer.from(shown, 'latin1'));
   }
 }
