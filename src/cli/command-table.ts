@@ -18,7 +18,7 @@ import { SECRET_COMMANDS } from './commands/secrets.ts';
 import { SERVER_COMMANDS } from './commands/server.ts';
 import { DATA_COMMANDS } from './commands/server-data.ts';
 import { SSH_COMMANDS } from './commands/ssh.ts';
-import { METRICS, TOP, USAGE } from './commands/usage.ts';
+import { METRICS_COMMAND, TOP, USAGE } from './commands/usage.ts';
 import { CONSOLE, LOGS, VM_COMMANDS } from './commands/vms.ts';
 import { WEBHOOK_COMMANDS } from './commands/webhooks.ts';
 
@@ -34,7 +34,7 @@ export const SECTIONS: readonly Section[] = [
   { title: 'SSH', commands: SSH_COMMANDS },
   { title: 'HTTP ports', commands: PORT_COMMANDS },
   { title: 'Secrets', commands: SECRET_COMMANDS },
-  { title: 'Guests', commands: [...EXEC_COMMANDS, COPY, LOGS, METRICS, TOP, USAGE, CONSOLE, MCP] },
+  { title: 'Guests', commands: [...EXEC_COMMANDS, COPY, LOGS, METRICS_COMMAND, TOP, USAGE, CONSOLE, MCP] },
   { title: 'Keys', commands: KEY_COMMANDS },
   { title: 'Login', commands: LOGIN_COMMANDS },
   { title: 'Account', commands: ACCOUNT_COMMANDS },

@@ -16,7 +16,7 @@ export async function collect<T>(items: AsyncIterable<T>, most = MAX_ITEMS): Pro
   return found;
 }
 
-export interface Kind<T> {
+export interface ResourceKind<T> {
   /** `API key`. */
   readonly what: string;
   /** The command that lists them. */
@@ -32,7 +32,7 @@ export async function warnOfNamesakes<T extends { readonly id: string; readonly 
   { terminal }: Pick<Call, 'terminal'>,
   items: AsyncIterable<T>,
   made: Pick<T, 'id' | 'name'>,
-  { what, detail }: Kind<T>,
+  { what, detail }: ResourceKind<T>,
 ): Promise<void> {
   // A caller who may create some may not always list them.
   const all = await collect(items).catch(() => []);
@@ -47,7 +47,7 @@ export async function warnOfNamesakes<T extends { readonly id: string; readonly 
 export async function findNamed<T extends { readonly id: string; readonly name?: string }>(
   items: AsyncIterable<T>,
   text: string,
-  { what, list, also = () => [], detail }: Kind<T>,
+  { what, list, also = () => [], detail }: ResourceKind<T>,
 ): Promise<T> {
   const all = await collect(items);
   const found = all.filter(({ id }) => id === text);
@@ -92,7 +92,7 @@ export async function changeCurrent<K extends OperationId, T>(
 export type NameOf = (actor: string) => string;
 
 /** An API key may not list members, so other accounts stay ids. @returns the id when no name is known */
-export function actorNames({ session, terminal }: Pick<Call, 'session' | 'terminal'>): NameOf {
+export function namesOfActors({ session, terminal }: Pick<Call, 'session' | 'terminal'>): NameOf {
   if (terminal.format !== 'human') return (id) => id;
   const { profile } = session;
   return (id) => actorWords(id, profile !== undefined && profile.user_id === id ? profile.email : null);

@@ -7,7 +7,7 @@ import { request } from 'node:http';
 import { join, resolve } from 'node:path';
 import type { Env } from '../config/env.ts';
 
-export interface FirstLogin {
+export interface FoundLogin {
   readonly email: string;
   readonly password: string;
   readonly path: string;
@@ -32,7 +32,7 @@ function isOwn(path: string): boolean {
 }
 
 /** Of the server at `url`, or of any on this machine. Undefined when there is none that we may read. */
-export function findFirstLogin(env: Env, url?: string): (FirstLogin & { readonly url: string }) | undefined {
+export function findFirstLogin(env: Env, url?: string): (FoundLogin & { readonly url: string }) | undefined {
   for (const { folder, trusted } of dataFolders(env)) {
     const path = resolve(folder, 'secrets', 'first-login');
     try {
@@ -51,7 +51,7 @@ export function findFirstLogin(env: Env, url?: string): (FirstLogin & { readonly
 }
 
 /** Deletes the file when its password no longer works. */
-export function forgetFirstLogin({ path }: FirstLogin): void {
+export function forgetFirstLogin({ path }: FoundLogin): void {
   rmSync(path, { force: true });
 }
 
@@ -87,7 +87,7 @@ export async function readSettings(url: string): Promise<PublicSettings> {
   }
 }
 
-export interface Weakness {
+export interface ToldWeakness {
   readonly check: string;
   readonly found: string;
   readonly next: string;
@@ -98,7 +98,7 @@ export interface Weakness {
  * able to read its data folder.
  */
 export interface ServerFacts {
-  readonly weaknesses: readonly Weakness[];
+  readonly weaknesses: readonly ToldWeakness[];
   /** In its object store: bytes that nothing needs any more, and how long they stay. */
   readonly awaiting_removal_bytes: number;
   readonly removal_delay_seconds: number;
@@ -107,7 +107,7 @@ export interface ServerFacts {
 const ANSWER_MAX_BYTES = 1024 * 1024;
 
 /** Of the server at `url`; `closed`: its data folder may exist, but is not readable; null: it is not on this machine. */
-export async function findWeaknesses(env: Env, url: string): Promise<ServerFacts | 'closed' | null> {
+export async function askServerFacts(env: Env, url: string): Promise<ServerFacts | 'closed' | null> {
   let closed = false;
   for (const { folder, trusted } of dataFolders(env)) {
     const data = resolve(folder);

@@ -20,13 +20,13 @@ const REACH_MS = 15_000;
 /** A grant lasts five minutes; less the way here. */
 const GRANT_MS = 290_000;
 
-export interface Place {
+export interface ServerChoice {
   readonly profile?: string | undefined;
   readonly url?: string | undefined;
 }
 
 /** How a command proves who runs it. */
-export interface Proof {
+export interface PasswordProof {
   /** The password is the first line of stdin; else the terminal asks. */
   readonly password_stdin: boolean;
   /** A code of the authenticator, or a recovery code. Absent: the terminal asks if the account has a second factor. */
@@ -58,10 +58,10 @@ function serverUrl(url: string): string {
 export class Session {
   readonly env: Env;
   readonly #terminal: Terminal;
-  readonly #place: Place;
+  readonly #place: ServerChoice;
   readonly #fetch: Pick<BerthOptions, 'fetch'>;
 
-  constructor(env: Env, place: Place, terminal: Terminal, fetch?: BerthOptions['fetch']) {
+  constructor(env: Env, place: ServerChoice, terminal: Terminal, fetch?: BerthOptions['fetch']) {
     this.env = env;
     this.#place = place;
     this.#terminal = terminal;
@@ -266,7 +266,7 @@ export class Session {
     return profile;
   }
 
-  async password(profile: Profile, { password_stdin }: Proof): Promise<string> {
+  async password(profile: Profile, { password_stdin }: PasswordProof): Promise<string> {
     if (password_stdin) return (await this.#terminal.stdin()).split('\n')[0] ?? '';
     // Only calls that take the password themselves come here then.
     const again = grantOf(profile) === undefined ? '' : ' (this needs it also after berth sudo)';
@@ -282,7 +282,7 @@ export class Session {
    * Runs calls that need the user in person: with the grant of `berth sudo` while it lasts, else asks for the password and
    * opens a session until `work` is done.
    */
-  async withSudo<T>(proof: Proof, work: (berth: Berth) => Promise<T>): Promise<T> {
+  async withSudo<T>(proof: PasswordProof, work: (berth: Berth) => Promise<T>): Promise<T> {
     const profile = this.requireProfile();
     const sudo = grantOf(profile);
     if (sudo !== undefined) {
@@ -308,7 +308,10 @@ export class Session {
   }
 
   /** The same, and always asks: for calls that take the password themselves. */
-  async withPassword<T>(proof: Proof, work: (berth: Berth, password: string) => Promise<T>): Promise<T> {
+  async withPassword<T>(
+    proof: PasswordProof,
+    work: (berth: Berth, password: string) => Promise<T>,
+  ): Promise<T> {
     const profile = this.requireProfile();
     const password = await this.password(profile, proof);
     const { berth } = await this.grant(profile, password, proof);
@@ -320,7 +323,7 @@ export class Session {
   }
 
   /** A new session with a sudo grant. */
-  async grant(profile: Profile, password: string, { totp }: Proof) {
+  async grant(profile: Profile, password: string, { totp }: PasswordProof) {
     const { session } = await this.openAsked(profile.email, password, totp);
     const berth = this.#granted(profile, session.session_token);
     try {
@@ -353,12 +356,12 @@ export class Session {
   }
 }
 
-export function proofOf(options: Options): Proof {
+export function proofOf(options: Options): PasswordProof {
   return { password_stdin: options.flag('password-stdin'), totp: options.text('totp') };
 }
 
 /** Runs calls in a session of the user, with a sudo grant. @throws CommandError without a login */
-export function asUser<T>(
+export function inSession<T>(
   { session, options }: Pick<Call, 'session' | 'options'>,
   work: (berth: Berth, profile: Profile) => Promise<T>,
 ): Promise<T> {

@@ -32,7 +32,7 @@ export function whole(name: string, text: string | undefined): number | undefine
 }
 
 /** `--limit`, which a list of nothing would ignore. @throws UsageError */
-export function limitOf(text: string | undefined): number {
+export function limitOption(text: string | undefined): number {
   const most = whole('limit', text) ?? 50;
   if (most === 0) throw new UsageError('--limit must be at least 1');
   return most;

@@ -12,7 +12,7 @@ import { CommandError, EXIT } from './command-error.ts';
 import { bar, bytes } from './table.ts';
 import { confirm } from './terminal.ts';
 
-export type Waited = Pick<Call, 'signal' | 'terminal'>;
+export type Waiting = Pick<Call, 'signal' | 'terminal'>;
 
 /** `[#######-------------] 12 MiB unsaved`; no bar before any progress. */
 function savingLine(left_bytes: number, most_bytes: number): string {
@@ -36,7 +36,7 @@ function lines(doing: string): (vm: Vm) => string {
 
 /** Runs `work` under a progress line. @param goes_on what the server continues after Ctrl-C */
 export async function watched<T>(
-  { signal, terminal }: Waited,
+  { signal, terminal }: Waiting,
   doing: string,
   goes_on: string,
   look: string,
@@ -59,7 +59,7 @@ export async function watched<T>(
 
 /** Waits for a state that was just requested. */
 export function waitFor(
-  call: Waited,
+  call: Waiting,
   berth: Berth,
   { id, name }: Pick<Instance, 'id' | 'name'>,
   state: WaitedState,

@@ -7,9 +7,9 @@ import type { MfaFactor, Session } from '../../../client/src/generated.ts';
 import { programName } from '../../../client/src/words.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError, EXIT, UsageError } from '../command-error.ts';
-import { collect, findNamed, type Kind } from '../reading.ts';
+import { collect, findNamed, type ResourceKind } from '../reading.ts';
 import { readSettings } from '../server-facts.ts';
-import { asUser, proofOf } from '../session.ts';
+import { inSession, proofOf } from '../session.ts';
 import { ago, cell, flagCell, plural, timeCell, when } from '../table.ts';
 import { mailTokenOf, typedTwice } from '../terminal.ts';
 import { RESET_PASSWORD } from './login.ts';
@@ -50,7 +50,7 @@ function rememberEmail({ session }: Call, { id, email }: User): void {
 
 async function confirmEmail(call: Call): Promise<undefined> {
   const token = mailTokenOf(call.args[0] ?? '');
-  const user = await asUser(call, async (berth) => {
+  const user = await inSession(call, async (berth) => {
     await berth.call('confirmEmail', { body: { token } });
     return berth.call('getMe', {});
   });
@@ -97,12 +97,12 @@ async function deleteAccount(call: Call): Promise<undefined> {
       null,
     ));
   if (said !== email) throw new CommandError('that is not the address of this account; nothing was deleted');
-  await asUser(call, (berth) => berth.call('deleteMe', {}));
+  await inSession(call, (berth) => berth.call('deleteMe', {}));
   session.forget(session.profile_name);
   terminal.done(`Deleted the account ${email}.`, { deleted: email });
 }
 
-const SESSION: Kind<Session> = {
+const SESSION: ResourceKind<Session> = {
   what: 'session',
   list: 'berth session ls',
   also: ({ user_agent, ip }) => [programName(user_agent), ip],
@@ -111,7 +111,7 @@ const SESSION: Kind<Session> = {
 };
 
 async function listSessions(call: Call): Promise<undefined> {
-  const sessions = await asUser(call, (berth) => collect(berth.list('listSessions', {})));
+  const sessions = await inSession(call, (berth) => collect(berth.list('listSessions', {})));
   call.terminal.list(sessions, {
     headings: ['PROGRAM', 'ADDRESS', 'LAST SEEN', 'STARTED', 'ENDS', 'ID'],
     row: ({ user_agent, current, ip, last_seen_at, created_at, ends_at, id }) => [
@@ -138,14 +138,14 @@ async function endSessions(call: Call): Promise<undefined> {
     throw new UsageError('name a session, or end all with --others');
   }
   if (said === undefined) {
-    const ended = await asUser(call, (berth) => berth.call('revokeOtherSessions', {}));
+    const ended = await inSession(call, (berth) => berth.call('revokeOtherSessions', {}));
     return void terminal.done(
       `Ended ${plural(ended.count, 'session')}. API keys, and so the logins of command lines, continue.`,
       ended,
       String(ended.count),
     );
   }
-  const { id, user_agent, ip } = await asUser(call, async (berth) => {
+  const { id, user_agent, ip } = await inSession(call, async (berth) => {
     const found = await findNamed(berth.list('listSessions', {}), said, SESSION);
     await berth.call('revokeSession', { path: { id: found.id } });
     return found;
@@ -175,7 +175,7 @@ async function qrCode(text: string): Promise<string> {
 type Totp = Extract<Answer<'addMfaFactor'>, { type: 'totp' }>;
 type Confirmed = Answer<'verifyMfaFactor'>;
 
-const FACTOR: Kind<MfaFactor> = {
+const FACTOR: ResourceKind<MfaFactor> = {
   what: 'second factor',
   list: 'berth mfa ls',
   detail: ({ type, created_at }) => `${KINDS[type]}, added ${ago(created_at)}`,
@@ -190,7 +190,7 @@ function codeOf(text: string): string {
 }
 
 async function listFactors(call: Call): Promise<undefined> {
-  call.terminal.list(await asUser(call, (berth) => collect(berth.list('listMfaFactors', {}))), {
+  call.terminal.list(await inSession(call, (berth) => collect(berth.list('listMfaFactors', {}))), {
     headings: ['NAME', 'KIND', 'LAST USED', 'ADDED', 'ID'],
     row: ({ name, type, confirmed_at, last_used_at, created_at, id }) => [
       cell(confirmed_at === null ? `${name} (not confirmed)` : name, name),
@@ -208,7 +208,7 @@ async function listFactors(call: Call): Promise<undefined> {
 async function addFactor(call: Call): Promise<undefined> {
   const { args, terminal } = call;
   const asks = terminal.interactive && terminal.format === 'human';
-  await asUser(call, async (berth) => {
+  await inSession(call, async (berth) => {
     const added = await berth.call('addMfaFactor', {
       body: { type: 'totp', name: args[0] ?? 'authenticator' },
     });
@@ -251,14 +251,14 @@ function printConfirmed({ terminal }: Call, name: string, confirmed: Confirmed):
 async function verifyFactor(call: Call): Promise<undefined> {
   const [said = '', text = ''] = call.args;
   const code = codeOf(text);
-  await asUser(call, async (berth) => {
+  await inSession(call, async (berth) => {
     const { id, name } = await findNamed(berth.list('listMfaFactors', {}), said, FACTOR);
     printConfirmed(call, name, await berth.call('verifyMfaFactor', { path: { id }, body: { code } }));
   });
 }
 
 async function removeFactor(call: Call): Promise<undefined> {
-  const gone = await asUser(call, async (berth) => {
+  const gone = await inSession(call, async (berth) => {
     const found = await findNamed(berth.list('listMfaFactors', {}), call.args[0] ?? '', FACTOR);
     await berth.call('removeMfaFactor', { path: { id: found.id } });
     return found;
@@ -273,7 +273,7 @@ export const ACCOUNT_COMMANDS: readonly Command[] = [
     short: ['account'],
     summary: 'show your account',
     example: 'berth account show',
-    run: async (call) => printUser(call, await asUser(call, (berth) => berth.call('getMe', {}))),
+    run: async (call) => printUser(call, await inSession(call, (berth) => berth.call('getMe', {}))),
   },
   {
     name: 'account rename',
@@ -283,7 +283,7 @@ export const ACCOUNT_COMMANDS: readonly Command[] = [
     example: "berth account rename 'Ada Lovelace'",
     run: async (call) => {
       const body = { name: call.args[0] ?? '' };
-      return printUser(call, await asUser(call, (berth) => berth.call('changeMe', { body })));
+      return printUser(call, await inSession(call, (berth) => berth.call('changeMe', { body })));
     },
   },
   {

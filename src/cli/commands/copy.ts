@@ -223,7 +223,7 @@ interface Place {
 }
 
 /** As in scp, a colon before any slash makes it a guest's. @throws UsageError */
-export function placeOf(word: string): Place {
+function copyPlaceOf(word: string): Place {
   if (word.includes('\ufffd')) {
     throw new UsageError(
       'a name on the command line is not UTF-8; copy its folder with -r, which keeps every name',
@@ -240,7 +240,7 @@ export function placeOf(word: string): Place {
 
 async function copy(call: Call): Promise<number> {
   const { args, options, session, terminal, signal } = call;
-  const places = args.map(placeOf);
+  const places = args.map(copyPlaceOf);
   const target = places.at(-1) as Place;
   const sources = places.slice(0, -1);
   const instances = new Set(sources.map(({ instance }) => instance));

@@ -175,8 +175,8 @@ function machine({ session }: Call): Finding[] {
 
 /** On the server's machine, with access to its data folder. */
 async function weaknesses({ session }: Call): Promise<Finding[]> {
-  const { findWeaknesses } = await import('../server-facts.ts');
-  const facts = await findWeaknesses(session.env, session.url);
+  const { askServerFacts } = await import('../server-facts.ts');
+  const facts = await askServerFacts(session.env, session.url);
   if (facts === null) {
     // Not on the server's machine: nothing to check.
     if (!isLocal(session.url)) return [];

@@ -8,13 +8,13 @@ import type { Call, Command } from '../command.ts';
 import { CommandError, EXIT, UsageError } from '../command-error.ts';
 import { collect } from '../reading.ts';
 import { cell, localTime, numberCell, timeCell } from '../table.ts';
-import { didYouMean, EVENT_TYPES, limitOf, timeOption } from '../values.ts';
+import { didYouMean, EVENT_TYPES, limitOption, timeOption } from '../values.ts';
 
-export const LIMIT = {
+const LIMIT_OPTION = {
   limit: { type: 'string', value: 'N', help: 'how many of the newest; default: 50' },
 } as const;
 
-const mostOf = ({ options }: Call) => limitOf(options.text('limit'));
+const mostOf = ({ options }: Call) => limitOption(options.text('limit'));
 
 export const FILTERS = {
   since: { type: 'string', value: 'TIME', help: 'only since then: a duration such as 24h, or a time' },
@@ -162,7 +162,7 @@ const AUDIT: Command = {
       help: 'only of this action: vm.start, api_key.create, …',
     },
     ...FILTERS,
-    ...LIMIT,
+    ...LIMIT_OPTION,
   },
   run: audit,
 };
@@ -262,7 +262,7 @@ export const EVENT_COMMANDS: readonly Command[] = [
         help: 'only of this type: vm.started, disk.flushed, …',
       },
       ...FILTERS,
-      ...LIMIT,
+      ...LIMIT_OPTION,
     },
     run: events,
   },

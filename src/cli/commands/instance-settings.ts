@@ -16,7 +16,7 @@ const EGRESS_MODES: readonly EgressMode[] = ['open', 'deny', 'allow'];
 type RestartPolicy = Instance['restart'];
 const RESTART_POLICIES: readonly RestartPolicy[] = ['never', 'on_failure'];
 
-export const SETTINGS: Readonly<Record<string, Option>> = {
+export const SETTING_OPTIONS: Readonly<Record<string, Option>> = {
   cpus: { type: 'string', value: 'N', help: 'CPUs, 1 to 16' },
   memory: {
     type: 'string',

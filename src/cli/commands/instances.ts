@@ -13,7 +13,14 @@ const GIB = 2 ** 30;
 import { destinationText, entryFor, isListed } from '../../../client/src/egress-entries.ts';
 import { confirm, YES } from '../terminal.ts';
 import { waitFor, watched, whileStopped } from '../waiting.ts';
-import { DEFAULTS, SETTINGS, settingsOf, sizesOf, USER_DATA, userDataOf } from './instance-settings.ts';
+import {
+  DEFAULTS,
+  SETTING_OPTIONS,
+  settingsOf,
+  sizesOf,
+  USER_DATA,
+  userDataOf,
+} from './instance-settings.ts';
 
 async function showInstance({ terminal, session }: Call, instance: Instance): Promise<undefined> {
   const { forked_from } = instance;
@@ -225,7 +232,7 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
     details: DEFAULTS,
     example: 'berth create web --cpus 2 --memory 1g --start',
     options: {
-      ...SETTINGS,
+      ...SETTING_OPTIONS,
       ...USER_DATA,
       image: { type: 'string', value: 'IMAGE', help: 'the image; default: debian-12' },
       start: { type: 'boolean', help: 'start its VM, and wait until SSH works' },
@@ -250,8 +257,8 @@ export const INSTANCE_COMMANDS: readonly Command[] = [
     details: 'A disk grows while its VM runs. For other sizes a running VM is stopped, and started again.',
     example: 'berth set web --memory 2g --auto-flush 30s',
     options: {
-      ...SETTINGS,
-      label: { ...SETTINGS['label'], help: 'a label; replaces all labels; repeatable' } as Option,
+      ...SETTING_OPTIONS,
+      label: { ...SETTING_OPTIONS['label'], help: 'a label; replaces all labels; repeatable' } as Option,
       'no-labels': { type: 'boolean', help: 'remove all labels' },
       name: { type: 'string', value: 'NAME', help: 'a new name' },
       ...YES,

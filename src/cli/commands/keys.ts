@@ -8,12 +8,12 @@ import type { Env } from '../../config/env.ts';
 import { type Call, type Command, INSTANCE } from '../command.ts';
 import { CommandError, EXIT, UsageError } from '../command-error.ts';
 import { homeFolder } from '../profiles.ts';
-import { actorNames, collect, findNamed, type Kind, warnOfNamesakes } from '../reading.ts';
+import { collect, findNamed, namesOfActors, type ResourceKind, warnOfNamesakes } from '../reading.ts';
 import { proofOf } from '../session.ts';
 import { ago, cell, timeCell, when } from '../table.ts';
 import { durationOption, scopeCell, scopeWords } from '../values.ts';
 
-const SERVICE_ACCOUNT: Kind<ServiceAccount> = {
+const SERVICE_ACCOUNT: ResourceKind<ServiceAccount> = {
   what: 'service account',
   list: 'berth service-account ls',
   detail: ({ scope, created_at }) => `${scopeWords(scope)}, created ${ago(created_at)}`,
@@ -35,13 +35,13 @@ async function serviceAccountId({ session }: Pick<Call, 'session'>, said: string
   return (await findNamed(session.berth().list('listServiceAccounts', {}), said, SERVICE_ACCOUNT)).id;
 }
 
-const SSH_KEY: Kind<SshKey> = {
+const SSH_KEY: ResourceKind<SshKey> = {
   what: 'SSH key',
   list: 'berth ssh-key ls',
   also: ({ fingerprint }) => [fingerprint],
   detail: ({ fingerprint }) => fingerprint,
 };
-const API_KEY: Kind<ApiKey> = {
+const API_KEY: ResourceKind<ApiKey> = {
   what: 'API key',
   list: 'berth api-key ls',
   also: ({ prefix, last4 }) => [prefix, `${prefix}…${last4}`, `${prefix}...${last4}`],
@@ -177,7 +177,7 @@ async function keySet(call: Call): Promise<undefined> {
     await berth.instances.replaceKeySet(id, { ssh_key_ids: await membersKeys(berth, org_id, chosen) });
   }
   const set = await berth.instances.keySet(id);
-  const nameOf = actorNames(call);
+  const nameOf = namesOfActors(call);
   if (terminal.format === 'json') return terminal.json(set) as undefined;
   terminal.say(
     set.mode === 'account' ? `${name} accepts all keys of its creator:` : `${name} accepts these keys:`,

@@ -9,7 +9,7 @@ import { type Call, type Command, type Option, PROOF } from '../command.ts';
 import { CommandError, EXIT, UsageError } from '../command-error.ts';
 import { type Profile, readProfiles } from '../profiles.ts';
 import {
-  type FirstLogin,
+  type FoundLogin,
   findFirstLogin,
   forgetFirstLogin,
   isLocal,
@@ -147,7 +147,7 @@ export async function login(call: Call): Promise<undefined> {
 
 interface OpenedFirst extends Opened {
   /** The generated password that was used. */
-  readonly first: FirstLogin | undefined;
+  readonly first: FoundLogin | undefined;
 }
 
 /** In a browser on request, or where there are no passwords. */

@@ -6,7 +6,7 @@ import { CommandError, EXIT, UsageError } from '../command-error.ts';
 import { changeCurrent, collect } from '../reading.ts';
 import { readSettings } from '../server-facts.ts';
 import { cell, flagCell, type Listing, localTime, numberCell, timeCell, when, wrapped } from '../table.ts';
-import { didYouMean, limitOf } from '../values.ts';
+import { didYouMean, limitOption } from '../values.ts';
 
 /** The text below the title. */
 const TEXT_AT = 31;
@@ -67,7 +67,7 @@ async function list(call: Call): Promise<undefined> {
     return undefined;
   }
   const status = options.flag('all') ? undefined : ('unread' as const);
-  const most = limitOf(options.text('limit'));
+  const most = limitOption(options.text('limit'));
   const input = { query: { status, limit: Math.max(1, Math.min(MAX_PAGE, most)) } };
   const found = await collect(berth.list('listNotifications', input), most);
   terminal.list(found, { ...LISTING, empty: status === undefined ? 'None yet.' : 'Nothing unread.' });

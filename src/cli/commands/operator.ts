@@ -6,7 +6,7 @@ import type {
 } from '../../../client/src/generated.ts';
 import type { Call, Command } from '../command.ts';
 import { collect } from '../reading.ts';
-import { asUser } from '../session.ts';
+import { inSession } from '../session.ts';
 import { bytes, cell, flagCell, type Listing, numberCell, plural, sizeCell, timeCell } from '../table.ts';
 import { labelsText } from './instance-view.ts';
 
@@ -14,7 +14,7 @@ const MIB = 2 ** 20;
 
 async function show(call: Call): Promise<undefined> {
   const { terminal } = call;
-  const status = await asUser(call, (berth) => berth.call('getOperatorStatus', {}));
+  const status = await inSession(call, (berth) => berth.call('getOperatorStatus', {}));
   const { version, findings, storage, data_folder, mail } = status;
   const kind = storage.kind === 's3' ? 'S3 bucket' : 'folder';
   const mails = mail.smtp
@@ -142,7 +142,7 @@ export const OPERATOR_COMMANDS: readonly Command[] = [
     details: `${WHO} On the server, berth host adds and removes them.`,
     example: 'berth operator hosts',
     run: async (call) => {
-      const found = await asUser(call, (berth) => collect(berth.list('listOperatorHosts', {})));
+      const found = await inSession(call, (berth) => collect(berth.list('listOperatorHosts', {})));
       call.terminal.list(found, HOSTS);
     },
   },
@@ -154,7 +154,7 @@ export const OPERATOR_COMMANDS: readonly Command[] = [
     details: `${WHO} On the server, berth image adds and removes them.`,
     example: 'berth operator images',
     run: async (call) => {
-      const found = await asUser(call, (berth) => collect(berth.list('listOperatorImages', {})));
+      const found = await inSession(call, (berth) => collect(berth.list('listOperatorImages', {})));
       call.terminal.list(found, IMAGES);
     },
   },
@@ -166,7 +166,7 @@ export const OPERATOR_COMMANDS: readonly Command[] = [
     details: `${WHO} On the server, berth org quota changes quotas.`,
     example: 'berth operator orgs',
     run: async (call) => {
-      const found = await asUser(call, (berth) => collect(berth.list('listOperatorOrganisations', {})));
+      const found = await inSession(call, (berth) => collect(berth.list('listOperatorOrganisations', {})));
       call.terminal.list(found, ORGANISATIONS);
     },
   },

@@ -7,8 +7,8 @@ import type { ListedInvitation, Member } from '../../../client/src/generated.ts'
 import { localLinkWarning } from '../../../client/src/words.ts';
 import type { Call, Command } from '../command.ts';
 import { CommandError, EXIT } from '../command-error.ts';
-import { collect, findNamed, type Kind } from '../reading.ts';
-import { asUser } from '../session.ts';
+import { collect, findNamed, type ResourceKind } from '../reading.ts';
+import { inSession } from '../session.ts';
 import { cell, flagCell, quotaText, timeCell, when } from '../table.ts';
 import { mailTokenOf } from '../terminal.ts';
 import { choiceOf, ROLES } from '../values.ts';
@@ -60,7 +60,7 @@ async function showOrg(call: Call): Promise<undefined> {
 }
 
 async function listOrgs(call: Call): Promise<undefined> {
-  const orgs = await asUser(call, (berth) => collect(berth.list('listOrgs', {})));
+  const orgs = await inSession(call, (berth) => collect(berth.list('listOrgs', {})));
   const current = call.session.profile?.org_id;
   call.terminal.list(orgs, {
     headings: ['NAME', 'CREATED', 'ID'],
@@ -77,7 +77,7 @@ async function listOrgs(call: Call): Promise<undefined> {
 
 async function createOrg(call: Call): Promise<undefined> {
   const body = { name: call.args[0] ?? '' };
-  const org = await asUser(call, (berth) => berth.call('createOrg', { body }));
+  const org = await inSession(call, (berth) => berth.call('createOrg', { body }));
   const next = `berth login --org ${org.id} --profile NAME`;
   call.terminal.done(`Created ${org.name}. To work in it: ${next}`, org, org.id);
 }
@@ -88,7 +88,7 @@ async function changeOrg(call: Call, org: Promise<Org>, sentence: (org: Org) => 
   call.terminal.done(sentence(changed), changed, changed.id);
 }
 
-const MEMBER: Kind<Member> = {
+const MEMBER: ResourceKind<Member> = {
   what: 'member',
   list: 'berth member ls',
   also: ({ email }) => [email, email.toLowerCase()],
@@ -97,7 +97,7 @@ const MEMBER: Kind<Member> = {
 
 async function listMembers(call: Call): Promise<undefined> {
   const { terminal, session } = call;
-  const members = await asUser(call, (berth, { org_id }) =>
+  const members = await inSession(call, (berth, { org_id }) =>
     collect(berth.list('listMembers', { path: { id: org_id } })),
   );
   const own_id = session.profile?.user_id;
@@ -119,7 +119,7 @@ async function listMembers(call: Call): Promise<undefined> {
 async function changeRole(call: Call): Promise<undefined> {
   const [said = '', wanted = ''] = call.args;
   const role = choiceOf('ROLE', wanted, ROLES);
-  const member = await asUser(call, async (berth, { org_id }) => {
+  const member = await inSession(call, async (berth, { org_id }) => {
     const { id } = await findNamed(berth.list('listMembers', { path: { id: org_id } }), said, MEMBER);
     return berth.call('changeMember', { path: { id: org_id, user_id: id }, body: { role } });
   });
@@ -128,7 +128,7 @@ async function changeRole(call: Call): Promise<undefined> {
 
 async function removeMember(call: Call): Promise<undefined> {
   const [said = ''] = call.args;
-  const { id, email } = await asUser(call, async (berth, { org_id }) => {
+  const { id, email } = await inSession(call, async (berth, { org_id }) => {
     const member = await findNamed(berth.list('listMembers', { path: { id: org_id } }), said, MEMBER);
     await berth.call('removeMember', { path: { id: org_id, user_id: member.id } });
     return member;
@@ -140,7 +140,7 @@ async function removeMember(call: Call): Promise<undefined> {
   call.terminal.done(sentence, { removed: id }, id);
 }
 
-const INVITATION: Kind<ListedInvitation> = {
+const INVITATION: ResourceKind<ListedInvitation> = {
   what: 'invitation',
   list: 'berth invitation ls',
   also: ({ email }) => [email],
@@ -149,7 +149,7 @@ const INVITATION: Kind<ListedInvitation> = {
 async function invite(call: Call): Promise<undefined> {
   const { args, options, terminal } = call;
   const body = { email: args[0] ?? '', role: choiceOf('--role', options.text('role') ?? 'member', ROLES) };
-  const made = await asUser(call, (berth, { org_id }) =>
+  const made = await inSession(call, (berth, { org_id }) =>
     berth.call('createInvitation', { path: { id: org_id }, body }),
   );
   const sentence =
@@ -165,7 +165,7 @@ async function invite(call: Call): Promise<undefined> {
 }
 
 async function listInvitations(call: Call): Promise<undefined> {
-  const found = await asUser(call, (berth, { org_id }) =>
+  const found = await inSession(call, (berth, { org_id }) =>
     collect(berth.list('listInvitations', { path: { id: org_id } })),
   );
   call.terminal.list(found, {
@@ -183,7 +183,7 @@ async function listInvitations(call: Call): Promise<undefined> {
 }
 
 async function withdrawInvitation(call: Call): Promise<undefined> {
-  const gone = await asUser(call, async (berth, { org_id }) => {
+  const gone = await inSession(call, async (berth, { org_id }) => {
     const open = berth.list('listInvitations', { path: { id: org_id } });
     const found = await findNamed(open, call.args[0] ?? '', INVITATION);
     await berth.call('deleteInvitation', { path: { id: org_id, invitation_id: found.id } });
@@ -201,7 +201,7 @@ async function acceptInvitation(call: Call): Promise<undefined> {
       exit_code: EXIT.not_authorised,
     });
   }
-  const org = await asUser(call, (berth) => berth.call('acceptInvitation', { body: { token } }));
+  const org = await inSession(call, (berth) => berth.call('acceptInvitation', { body: { token } }));
   const next = `berth login --org ${org.id} --profile NAME`;
   call.terminal.done(`You are now a member of ${org.name}. To work in it: ${next}`, org, org.id);
 }
@@ -250,7 +250,7 @@ export const ORGANISATION_COMMANDS: readonly Command[] = [
       const body = { email: call.args[0] ?? '' };
       const set = (berth: Berth, { org_id }: { readonly org_id: string }) =>
         berth.call('changeBillingEmail', { path: { id: org_id }, body });
-      const changed = asUser(call, set);
+      const changed = inSession(call, set);
       return changeOrg(call, changed, ({ billing_email }) => `Bills now go to ${billing_email}.`);
     },
   },

@@ -16,7 +16,7 @@ import { configFolder, writePrivate } from '../profiles.ts';
 import { collect } from '../reading.ts';
 import { instanceName, isInstanceName } from '../values.ts';
 import { waitFor } from '../waiting.ts';
-import { DEFAULTS, SETTINGS, settingsOf } from './instance-settings.ts';
+import { DEFAULTS, SETTING_OPTIONS, settingsOf } from './instance-settings.ts';
 import { localPrivateKeyPath, localPublicKey, localPublicKeyPath, registerKey, sshFolder } from './keys.ts';
 import { login } from './login.ts';
 
@@ -339,7 +339,7 @@ const UP: Command = {
   summary: 'log in to an instance, and create what is missing for that',
   details: `Before it logs in, it creates a login, an SSH key and the instance, and starts the VM, where they are missing. ${DEFAULTS} ${SSH_RULE}`,
   example: 'berth up web',
-  options: { ...SETTINGS, ...IDENTITY },
+  options: { ...SETTING_OPTIONS, ...IDENTITY },
   run: up,
 };
 

@@ -184,7 +184,7 @@ function nothingMeasured(name: string, range: MetricHistory['range'], boot: numb
 
 const minuteOf = (time: string) => localTime(time).slice(0, -3);
 
-export const METRICS: Command = {
+export const METRICS_COMMAND: Command = {
   name: 'metrics',
   ...INSTANCE,
   lists: true,

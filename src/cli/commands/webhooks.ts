@@ -9,18 +9,18 @@ import type {
 } from '../../../client/src/berth.ts';
 import type { Call, Command, Option } from '../command.ts';
 import { UsageError } from '../command-error.ts';
-import { collect, findNamed, type Kind, warnOfNamesakes } from '../reading.ts';
+import { collect, findNamed, type ResourceKind, warnOfNamesakes } from '../reading.ts';
 import { ago, cell, fields, localTime, numberCell, timeCell, when } from '../table.ts';
-import { durationOption, EVENT_TYPES, limitOf, timeOption } from '../values.ts';
+import { durationOption, EVENT_TYPES, limitOption, timeOption } from '../values.ts';
 
-export const WEBHOOK: Kind<Webhook> = {
+export const WEBHOOK: ResourceKind<Webhook> = {
   what: 'webhook',
   list: 'berth webhook ls',
   detail: ({ url, events, created_at }) => `${url}, ${events.join(' ')}, created ${ago(created_at)}`,
 };
 
 /** The webhook that the first argument names, by name or id. @throws CommandError */
-export async function findWebhook({
+async function webhookOf({
   session,
   args,
 }: Pick<Call, 'session' | 'args'>): Promise<{ readonly berth: Berth; readonly webhook: Webhook }> {
@@ -123,7 +123,7 @@ function statusOf({ status, disabled_reason, failing_since }: Webhook): string {
 const timeOf = (time: string | null) => (time === null ? '-' : when(time));
 
 async function show(call: Call): Promise<undefined> {
-  const { webhook } = await findWebhook(call);
+  const { webhook } = await webhookOf(call);
   call.terminal.one(webhook, {
     rows: (each) => [
       ['name', each.name],
@@ -151,13 +151,13 @@ async function edit(call: Call): Promise<undefined> {
   };
   if (Object.values(body).every((each) => each === undefined))
     throw new UsageError('nothing to change: give a URL, --name or --event');
-  const { berth, webhook } = await findWebhook(call);
+  const { berth, webhook } = await webhookOf(call);
   const changed = await berth.call('changeWebhook', { path: { id: webhook.id }, body });
   call.terminal.done(`Changed ${changed.name}.`, changed, changed.id);
 }
 
 async function setStatus(call: Call, status: 'enabled' | 'disabled'): Promise<undefined> {
-  const { berth, webhook } = await findWebhook(call);
+  const { berth, webhook } = await webhookOf(call);
   const changed = await berth.call('changeWebhook', { path: { id: webhook.id }, body: { status } });
   const { name } = changed;
   const sentence =
@@ -169,7 +169,7 @@ async function setStatus(call: Call, status: 'enabled' | 'disabled'): Promise<un
 
 async function rotateSecret(call: Call): Promise<undefined> {
   const grace_seconds = durationOption('grace', call.options.text('grace'));
-  const { berth, webhook } = await findWebhook(call);
+  const { berth, webhook } = await webhookOf(call);
   const body = { grace_seconds };
   const made = await berth.call('rotateWebhookSecret', { path: { id: webhook.id }, body });
   const until = made.previous_secret_expires_at;
@@ -184,7 +184,7 @@ async function rotateSecret(call: Call): Promise<undefined> {
 async function replay(call: Call): Promise<undefined> {
   const since = timeOption('since', call.options.text('since'));
   if (since === undefined) throw new UsageError('--since is missing, such as --since 24h');
-  const { berth, webhook } = await findWebhook(call);
+  const { berth, webhook } = await webhookOf(call);
   const answer = await berth.call('replayWebhook', { path: { id: webhook.id }, body: { since } });
   const { count } = answer;
   const sentence =
@@ -208,7 +208,7 @@ async function listen(call: Call): Promise<undefined> {
 }
 
 async function ping(call: Call): Promise<undefined> {
-  const { berth, webhook } = await findWebhook(call);
+  const { berth, webhook } = await webhookOf(call);
   const answer = await berth.call('pingWebhook', { path: { id: webhook.id } });
   const look = `berth webhook deliveries ${webhook.name}`;
   call.terminal.done(`Sending a ping. To see the result: ${look}`, answer, answer.event_id);
@@ -239,7 +239,7 @@ async function list({ session, terminal }: Call): Promise<undefined> {
 }
 
 async function remove(call: Call): Promise<undefined> {
-  const { berth, webhook } = await findWebhook(call);
+  const { berth, webhook } = await webhookOf(call);
   await berth.call('deleteWebhook', { path: { id: webhook.id } });
   call.terminal.done(`Deleted ${webhook.name}.`, { deleted: webhook.id }, webhook.id);
 }
@@ -328,9 +328,9 @@ export const WEBHOOK_COMMANDS: readonly Command[] = [
       limit: { type: 'string', value: 'N', help: 'how many of the newest; default: 50' },
     },
     run: async (call) => {
-      const most = limitOf(call.options.text('limit'));
+      const most = limitOption(call.options.text('limit'));
       const status = call.options.text('status') as (typeof STATUSES)[number] | undefined;
-      const { berth, webhook } = await findWebhook(call);
+      const { berth, webhook } = await webhookOf(call);
       const query = { status, limit: Math.max(1, Math.min(most, 200)) };
       const input = { path: { id: webhook.id }, query };
       call.terminal.list(await collect(berth.list('listWebhookDeliveries', input), most), {
@@ -373,7 +373,7 @@ export const WEBHOOK_COMMANDS: readonly Command[] = [
     summary: 'show a delivery: its event, its request, and the answer to each attempt',
     example: 'berth webhook delivery hooks.example.org whd_…',
     run: async (call) => {
-      const { berth, webhook } = await findWebhook(call);
+      const { berth, webhook } = await webhookOf(call);
       const path = { id: webhook.id, delivery_id: call.args[1] ?? '' };
       const delivery = await berth.call('getWebhookDelivery', { path });
       if (call.terminal.format === 'human') call.terminal.write(text(delivery));
@@ -386,7 +386,7 @@ export const WEBHOOK_COMMANDS: readonly Command[] = [
     summary: 'send a delivery again',
     example: 'berth webhook redeliver hooks.example.org whd_…',
     run: async (call) => {
-      const { berth, webhook } = await findWebhook(call);
+      const { berth, webhook } = await webhookOf(call);
       const path = { id: webhook.id, delivery_id: call.args[1] ?? '' };
       const answer = await berth.call('redeliverWebhookDelivery', { path });
       const look = `berth webhook delivery ${webhook.name} ${path.delivery_id}`;

@@ -22,7 +22,7 @@ import type { InstanceId } from '../../shared/ids.ts';
 import { CommandError, EXIT } from '../command-error.ts';
 import { bytes, plural } from '../table.ts';
 import type { Terminal } from '../terminal.ts';
-import { baseImage, type DiskContext, findOneInstance, withDisks } from './disks.ts';
+import { baseImage, findOneInstance, type ServersDisks, withDisks } from './disks.ts';
 
 const DISK_FORMATS = ['raw', 'qcow2'] as const;
 export type DiskFormat = (typeof DISK_FORMATS)[number];
@@ -140,7 +140,7 @@ export async function exportDisk(request: ExportRequest): Promise<void> {
 }
 
 async function writeRaw(
-  context: DiskContext,
+  context: ServersDisks,
   { instance: text, generation, terminal, signal }: ExportRequest,
   target: FileHandle,
 ) {
@@ -202,7 +202,7 @@ export async function importFile(request: ImportRequest): Promise<void> {
   }
 }
 
-async function store(context: DiskContext, request: ImportRequest, source: DiskFile) {
+async function store(context: ServersDisks, request: ImportRequest, source: DiskFile) {
   const found = await findOneInstance(context.db, request.instance);
   const made = await writeObjects(context.db, found.id, (writer) =>
     storeAs(writer, found, context, request, source),
@@ -214,7 +214,7 @@ async function store(context: DiskContext, request: ImportRequest, source: DiskF
 async function storeAs(
   writer: WriterId,
   { id, name }: { readonly id: InstanceId; readonly name: string },
-  context: DiskContext,
+  context: ServersDisks,
   { file, grow, terminal, signal }: ImportRequest,
   source: DiskFile,
 ) {
@@ -289,7 +289,7 @@ const entryOf = (action: string, target: InstanceId, generation: number) => ({
   data: { generation },
 });
 
-async function openBase(context: DiskContext, image: string, version: string | null) {
+async function openBase(context: ServersDisks, image: string, version: string | null) {
   const found = await baseImage(context, image, version);
   const file = await open(found.rootfs_path, 'r');
   const { size } = await file.stat();

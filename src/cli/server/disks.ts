@@ -25,7 +25,7 @@ import { bytes, plural } from '../table.ts';
 import type { Terminal } from '../terminal.ts';
 import { type ServerContext, withServer } from './context.ts';
 
-export interface DiskContext extends ServerContext {
+export interface ServersDisks extends ServerContext {
   readonly store: ObjectStore;
   readonly disk_keys: DiskKeys;
   readonly kept: KeptObjects;
@@ -38,7 +38,7 @@ const EXITS: Readonly<Record<string, number>> = {
 };
 
 /** @throws CommandError for expected failures */
-export async function withDisks<T>(work: (context: DiskContext) => Promise<T>): Promise<T> {
+export async function withDisks<T>(work: (context: ServersDisks) => Promise<T>): Promise<T> {
   return withServer(async (server) => {
     const { config, root_key } = server;
     const kept = await keepObjects(server.db);
@@ -91,7 +91,7 @@ export async function findOneInstance(db: Db, text: string) {
 
 /** The given version, or the newest for null. @throws CommandError when this machine lacks it */
 export async function baseImage(
-  { paths }: Pick<DiskContext, 'paths'>,
+  { paths }: Pick<ServersDisks, 'paths'>,
   image: string,
   version: string | null,
 ): Promise<HostImage> {
@@ -120,7 +120,7 @@ export async function freeObjects(terminal: Terminal, seconds: number): Promise<
   });
 }
 
-export interface Verdict {
+export interface DiskVerdict {
   readonly id: InstanceId;
   readonly name: string;
   readonly generation: number;
@@ -152,7 +152,7 @@ export async function verifyDisks(request: VerifyRequest): Promise<number> {
   return verdicts.every(({ whole }) => whole) ? EXIT.done : EXIT.damaged;
 }
 
-type VerifyContext = Pick<DiskContext, 'db' | 'disk_keys' | 'store' | 'kept' | 'paths'>;
+type VerifyContext = Pick<ServersDisks, 'db' | 'disk_keys' | 'store' | 'kept' | 'paths'>;
 
 type Found = Awaited<ReturnType<typeof findInstances>>[number];
 
@@ -161,8 +161,8 @@ export async function verifyEach(
   context: VerifyContext,
   listed: readonly Found[],
   { instance, generation, terminal, signal }: VerifyRequest,
-): Promise<Verdict[]> {
-  const verdicts: Verdict[] = [];
+): Promise<DiskVerdict[]> {
+  const verdicts: DiskVerdict[] = [];
   const images = new ImageCheck(context);
   for (const { id, name } of listed) {
     try {
@@ -187,7 +187,11 @@ interface One extends Found {
   readonly signal: AbortSignal;
 }
 
-export async function verifyInstance(context: VerifyContext, images: ImageCheck, one: One): Promise<Verdict> {
+export async function verifyInstance(
+  context: VerifyContext,
+  images: ImageCheck,
+  one: One,
+): Promise<DiskVerdict> {
   const { db, disk_keys, store } = context;
   const { id, name, terminal, signal } = one;
   const progress = terminal.progress(`verifying ${name}`);
@@ -241,10 +245,10 @@ async function unheld(
 
 /** The base images on this machine. Each is read once. */
 export class ImageCheck {
-  readonly #context: Pick<DiskContext, 'paths'>;
+  readonly #context: Pick<ServersDisks, 'paths'>;
   readonly #known = new Map<string, string[]>();
 
-  constructor(context: Pick<DiskContext, 'paths'>) {
+  constructor(context: Pick<ServersDisks, 'paths'>) {
     this.#context = context;
   }
 
@@ -284,7 +288,7 @@ function describe({
   read_bytes,
   damages,
   problems,
-}: Verdict): string {
+}: DiskVerdict): string {
   if (generation === 0) return `${name}: nothing saved yet\n`;
   const read = `${plural(objects, 'object')}, ${plural(blocks, 'block')}, ${bytes(read_bytes)} read`;
   if (whole) return `${name}, generation ${generation}: intact (${read})\n`;

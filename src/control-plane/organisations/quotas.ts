@@ -13,7 +13,7 @@ import {
 import type { Tx } from '../db/pool.ts';
 import { countUsed, findQuotas, lockQuotas, updateQuotas } from './quota-store.ts';
 
-export function limitOf(quota: OrganisationQuota, own: OwnQuotas, defaults: QuotaLimits): Limit {
+function limitOf(quota: OrganisationQuota, own: OwnQuotas, defaults: QuotaLimits): Limit {
   const set = own[quota];
   return set === undefined ? defaults[quota] : set;
 }
