@@ -13,7 +13,12 @@ import { promisify } from 'node:util';
 import { createOverlay, overlayPaths } from '../src/host/disk/overlay-files.ts';
 import { GuestAgent } from '../src/host/guest/guest-agent.ts';
 import { type Accelerator, NODES, qemuArguments, vmSockets } from '../src/host/qemu/qemu-command.ts';
-import { freeLoopbackPort, identityOf, killProcess, waitForExit } from '../src/host/qemu/qemu-process.ts';
+import {
+  freeLoopbackPort,
+  identityOfProcess,
+  killProcess,
+  waitForExit,
+} from '../src/host/qemu/qemu-process.ts';
 import { newId } from '../src/shared/ids.ts';
 import type { SshTarget } from './ssh.ts';
 
@@ -113,7 +118,7 @@ export async function startBare(
   closeSync(log_fd);
   const failed = new Promise<never>((_, reject) => child.once('error', reject));
   await Promise.race([failed, new Promise<void>((resolve) => child.once('spawn', resolve))]);
-  const identity = child.pid === undefined ? null : identityOf(child.pid);
+  const identity = child.pid === undefined ? null : identityOfProcess(child.pid);
   if (!identity) throw new Error(`QEMU ended at once: ${await readFile(log_path, 'utf8')}`);
   const agent = new GuestAgent(vmSockets(runtime_dir).agent);
   const untilUp = async (signal: AbortSignal) => {

@@ -17,7 +17,7 @@ import {
   commandLineOf,
   findOrphans,
   freeLoopbackPort,
-  identityOf,
+  identityOfProcess,
   killProcess,
   waitForExit,
 } from '../src/host/qemu/qemu-process.ts';
@@ -153,7 +153,7 @@ export class Installation {
   async end(): Promise<void> {
     const paths = pathsIn(this.data_dir);
     const { pid } = this.#launcher;
-    const launcher = pid === undefined ? null : identityOf(pid);
+    const launcher = pid === undefined ? null : identityOfProcess(pid);
     if (launcher) {
       killProcess(launcher, 'SIGTERM');
       if (!(await waitForExit(launcher, STOP_MS))) {
@@ -192,7 +192,7 @@ async function endPostgres(cluster_dir: string): Promise<void> {
   } catch {
     return;
   }
-  const server = identityOf(pid);
+  const server = identityOfProcess(pid);
   if (!server || !commandLineOf(pid).includes(cluster_dir)) return;
   killProcess(server, 'SIGQUIT');
   await waitForExit(server, 10_000);

@@ -69,7 +69,7 @@ function readQuery(message: Buffer): Query | { readonly id: number; readonly rco
   };
 }
 
-export interface Answer {
+export interface DnsAnswer {
   readonly rcode: Rcode;
   /** Of the question's family. */
   readonly addresses?: readonly string[];
@@ -79,7 +79,7 @@ export interface Answer {
 }
 
 /** `over_udp`: an answer that is too long is cut off, and the client asks again by TCP. */
-function writeAnswer(query: Query, answer: Answer, over_udp: boolean): Buffer {
+function writeAnswer(query: Query, answer: DnsAnswer, over_udp: boolean): Buffer {
   const records = (answer.addresses ?? []).map((address) => addressRecord(address, answer.ttl_seconds ?? 0));
   const extra = query.edns ? [optRecord(answer.prohibited)] : [];
   const whole = message(query, answer.rcode, records, extra, false);

@@ -15,7 +15,7 @@ import {
   passUpgrade,
   portOf,
   readRequest,
-  refuseOnSocket,
+  refuseGuest,
   relayServer,
   sendText,
 } from './http-relay.ts';
@@ -42,11 +42,11 @@ export class HttpHandler {
       upgrade: (incoming, socket, head) => this.#upgrade(incoming, socket, head),
       connect: (incoming, socket) => {
         this.#deny(socket, nameOf(readRequest(incoming)));
-        refuseOnSocket(socket, 403, 'CONNECT is not possible.');
+        refuseGuest(socket, 403, 'CONNECT is not possible.');
       },
       unreadable: (socket) => {
         this.#deny(socket, null);
-        refuseOnSocket(socket, 400, 'This is no request by HTTP.');
+        refuseGuest(socket, 400, 'This is no request by HTTP.');
       },
     });
   }
@@ -78,7 +78,7 @@ export class HttpHandler {
   async #upgrade(incoming: IncomingMessage, socket: Socket, head: Buffer): Promise<void> {
     const passing = await this.#permitted(socket, incoming);
     if (passing) passUpgrade(incoming, socket, head, passing);
-    else refuseOnSocket(socket, 403, refusal(incoming));
+    else refuseGuest(socket, 403, refusal(incoming));
   }
 
   /** null: it is not permitted, and the denial is recorded. */

@@ -240,12 +240,12 @@ const WEBSOCKET = ['Connection', 'Upgrade', 'Upgrade', 'websocket'];
 /** What follows the handshake passes only once the server has accepted it. */
 export function passUpgrade(incoming: IncomingMessage, socket: Socket, head: Buffer, passing: Passing): void {
   if (incoming.method !== 'GET' || passing.checked.body !== 'none')
-    return void refuseOnSocket(socket, 400, 'An upgrade is a GET without a body.');
+    return void refuseGuest(socket, 400, 'An upgrade is a GET without a body.');
   const outgoing = asked(incoming, passing, WEBSOCKET);
   passHandshake(outgoing, {
     ...{ socket, head, protocols: ['websocket'] },
     passed: (fields) => passed(fields, passing),
-    refuse: (problem) => refuseOnSocket(socket, 502, problem),
+    refuse: (problem) => refuseGuest(socket, 502, problem),
   });
 }
 
@@ -259,7 +259,7 @@ export function sendText(response: ServerResponse, status: number, said: string)
   response.end(`${said}\n`);
 }
 
-export function refuseOnSocket(socket: Socket, status: number, said: string): void {
+export function refuseGuest(socket: Socket, status: number, said: string): void {
   if (!socket.writable) return void socket.destroy();
   const body = `${said}\n`;
   const head = `HTTP/1.1 ${status} Refused\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n`;

@@ -30,7 +30,7 @@ import {
   passUpgrade,
   RELAY_OPTIONS,
   readRequest,
-  refuseOnSocket,
+  refuseGuest,
   sendText,
 } from './http-relay.ts';
 import { relaySession, SESSION_OPTIONS } from './http2-relay.ts';
@@ -92,8 +92,8 @@ export class SecretHandler {
     this.#http1 = handledBy(contain(createHttps({ ...RELAY_OPTIONS, ...tls })) as unknown as Server, {
       request: (incoming, response) => this.#serve(incoming, response),
       upgrade: (incoming, socket, head) => this.#upgrade(incoming, socket, head),
-      connect: (_incoming, socket) => refuseOnSocket(socket, 405, NOT_POSSIBLE),
-      unreadable: (socket) => refuseOnSocket(socket, 400, 'This is no request by HTTP.'),
+      connect: (_incoming, socket) => refuseGuest(socket, 405, NOT_POSSIBLE),
+      unreadable: (socket) => refuseGuest(socket, 400, 'This is no request by HTTP.'),
     });
     this.#http1.prependListener('secureConnection', (socket: TLSSocket) => this.#take1(socket));
     this.#http1.on('tlsClientError', (_error: Error, socket: Socket) => socket.destroy());
@@ -212,7 +212,7 @@ export class SecretHandler {
   async #upgrade(incoming: IncomingMessage, socket: Socket, head: Buffer): Promise<void> {
     const connection = this.#connections.get(socket);
     const passing = connection ? passingOf(incoming, connection) : REFUSED_UNKNOWN;
-    if ('said' in passing) refuseOnSocket(socket, passing.status, passing.said);
+    if ('said' in passing) refuseGuest(socket, passing.status, passing.said);
     else passUpgrade(incoming, socket, head, passing);
   }
 }

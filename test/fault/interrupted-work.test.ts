@@ -9,7 +9,7 @@ import { after, before, describe, test } from 'node:test';
 import { inspect } from 'node:util';
 import pg from 'pg';
 import { GuestAgent } from '../../src/host/guest/guest-agent.ts';
-import { isAlive, killProcess } from '../../src/host/qemu/qemu-process.ts';
+import { isProcessAlive, killProcess } from '../../src/host/qemu/qemu-process.ts';
 import { QmpClient, waitForJob } from '../../src/host/qemu/qmp-client.ts';
 import { runningDatabaseUrl } from '../../src/launcher/embedded-postgres.ts';
 import { present } from '../../src/shared/assert.ts';
@@ -65,7 +65,7 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000
       const { status } = (await answer) as { status?: number };
       assert(role === 'control-plane' || status === 200 || status === 503, `answered ${status}`);
       await untilWorks('the next flush', () => guest.flush(), { every_ms: 200 });
-      assert(isAlive(qemu), 'the VM was not touched');
+      assert(isProcessAlive(qemu), 'the VM was not touched');
       await writer.stop();
       const hashes = await guest.sh(`sync; ${HASH}`);
       await guest.moveThroughStore();
@@ -149,7 +149,7 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000
     const { answer, letGo } = await commitUnderWay();
     const { qemu } = guest;
     killProcess(qemu, 'SIGKILL');
-    await until('QEMU is gone', () => !isAlive(qemu));
+    await until('QEMU is gone', () => !isProcessAlive(qemu));
     await letGo();
     await answer;
     const failed = await guest.becomes('failed', ({ state }) => state === 'failed');
@@ -175,7 +175,7 @@ describe('a kill in the middle of', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000
     assert.equal(await until('it is committed', committed, { timeout_ms: SLOW_MS }), generation + 1);
     const verified = await berth.cli('disk', 'verify', guest.id);
     assert.equal(verified.code, 0, `${verified.out}${verified.err}`);
-    assert(isAlive(qemu), 'the VM was not touched');
+    assert(isProcessAlive(qemu), 'the VM was not touched');
   });
 
   test('the first flush after a death, of the agent as it ends: the next flush works, and has everything', async () => {

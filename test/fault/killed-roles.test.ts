@@ -4,7 +4,7 @@
  */
 import assert from 'node:assert/strict';
 import { after, before, beforeEach, describe, test } from 'node:test';
-import { isAlive, type ProcessIdentity } from '../../src/host/qemu/qemu-process.ts';
+import { isProcessAlive, type ProcessIdentity } from '../../src/host/qemu/qemu-process.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { ROLES, type Role } from '../support/processes.ts';
@@ -29,7 +29,7 @@ describe('the death of', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     hash = await guest.sh('sha256sum < /srv/data');
   });
   after(() => berth?.dispose());
-  beforeEach(() => assert(isAlive(qemu), 'the VM runs at the beginning of each test'));
+  beforeEach(() => assert(isProcessAlive(qemu), 'the VM runs at the beginning of each test'));
 
   const untouched = async () => {
     const told = await guest.shAgain('cat /proc/sys/kernel/random/boot_id; sha256sum < /srv/data');
@@ -86,7 +86,7 @@ describe('the death of', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
       async () => {
         const code = await berth.stop(signal);
         assert.equal(code, signal === 'SIGTERM' ? 0 : null);
-        assert(isAlive(qemu), 'the VM runs on alone');
+        assert(isProcessAlive(qemu), 'the VM runs on alone');
         const from = berth.output.length;
         await berth.start();
         await berth.printed(/VM adopted/, from);

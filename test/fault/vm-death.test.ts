@@ -8,7 +8,7 @@ import { existsSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { readlink, rename, rm } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { isAlive, killProcess } from '../../src/host/qemu/qemu-process.ts';
+import { isProcessAlive, killProcess } from '../../src/host/qemu/qemu-process.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import type { ErrorBody } from '../support/rest-client.ts';
@@ -126,7 +126,7 @@ describe('a VM', { skip: CANNOT_BOOT_GUESTS, timeout: 590_000 }, () => {
     const { qemu } = guest;
     await killed();
     const stopped = await guest.stop();
-    assert.equal(isAlive(qemu), false);
+    assert.equal(isProcessAlive(qemu), false);
     assert(stopped.disk.generation > 0);
     await berth.removeOverlays(guest.id);
     await guest.start();

@@ -26,7 +26,7 @@ import { overlayPaths } from '../../src/host/disk/overlay-files.ts';
 import { evictStaleDisks } from '../../src/host/evict-stale-disks.ts';
 import { leftMs, readLease, runningFencer, startFencer, writeLease } from '../../src/host/lease/fencer.ts';
 import { HostLease, LeaseOverError } from '../../src/host/lease/host-lease.ts';
-import { bootMs, isAlive, isStopped, killProcess } from '../../src/host/qemu/qemu-process.ts';
+import { bootMs, isProcessAlive, isStopped, killProcess } from '../../src/host/qemu/qemu-process.ts';
 import { ControlPlaneClient } from '../../src/protocol/client.ts';
 import { type InstanceId, newId, type VmId } from '../../src/shared/ids.ts';
 import { createLog } from '../../src/shared/log.ts';
@@ -78,7 +78,7 @@ describe('the fencer', () => {
     await until('the fencer has looked', () => read_bytes() >= enough);
     assert(!isStopped(newer), 'a lease that was renewed holds');
     rmSync(paths.lease);
-    await until('the fencer has ended', () => !isAlive(fencer));
+    await until('the fencer has ended', () => !isProcessAlive(fencer));
     assert.match(readFileSync(paths.fencer_log, 'utf8'), /the lease is over: VMs are paused/);
     for (const each of [vm, newer]) killProcess(each, 'SIGKILL');
     rmSync(paths.fenced, { force: true });
@@ -157,9 +157,9 @@ describe("an agent's lease", () => {
     await proxy.mend();
     await until('the lease is held again', () => lease.isHeld && gone_on);
     // A signal is sent; that it has done its work may take a busy machine a moment.
-    await until('the other is ended', () => !isAlive(unwanted));
+    await until('the other is ended', () => !isProcessAlive(unwanted));
     await until('the others go on', () => !wanted.some(isStopped));
-    assert(wanted.every(isAlive));
+    assert(wanted.every(isProcessAlive));
     assert.equal(existsSync(paths.fenced), false);
     for (const each of wanted) killProcess(each, 'SIGKILL');
   });
@@ -242,8 +242,11 @@ describe('a host without a lease, whose credential is revoked', () => {
     await until('and pauses it again', () => isStopped(kept));
     await revoke(hashToken(alone.host_token));
     await refused.whenHeld(ending.signal);
-    await until('its own VM goes on, the other is ended', () => !isStopped(kept) && !isAlive(given_up));
-    assert(isAlive(kept));
+    await until(
+      'its own VM goes on, the other is ended',
+      () => !isStopped(kept) && !isProcessAlive(given_up),
+    );
+    assert(isProcessAlive(kept));
     assert.equal(readLease(own.lease), null, 'alone, it needs no lease');
   });
 });

@@ -5,7 +5,7 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { isAlive } from '../../src/host/qemu/qemu-process.ts';
+import { isProcessAlive } from '../../src/host/qemu/qemu-process.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
 import { CANNOT_BOOT_GUESTS, Installation } from '../support/installation.ts';
 import { ownPort } from '../support/own-ports.ts';
@@ -107,8 +107,8 @@ describe('a host is drained', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 
     await until('it runs', async () => (await count()) > last);
     const { port, host_keys } = await guest.sshDetails();
     assert.deepEqual([port, host_keys], [before.ssh.port, before.ssh.host_keys]);
-    assert.ok(!isAlive(before.qemu));
-    assert.ok(isAlive(far.qemu(guest.id)));
+    assert.ok(!isProcessAlive(before.qemu));
+    assert.ok(isProcessAlive(far.qemu(guest.id)));
     assert.match(
       await onServer('host', 'show', 'local'),
       /state +drained[\s\S]*local is drained: 1 of 1 VM moved/,

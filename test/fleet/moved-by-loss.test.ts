@@ -6,7 +6,12 @@ import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { promisify } from 'node:util';
-import { isAlive, isStopped, killProcess, type ProcessIdentity } from '../../src/host/qemu/qemu-process.ts';
+import {
+  isProcessAlive,
+  isStopped,
+  killProcess,
+  type ProcessIdentity,
+} from '../../src/host/qemu/qemu-process.ts';
 import { Cli } from '../support/cli.ts';
 import { installServer, startServer } from '../support/guest-http-server.ts';
 import { GuestInstance } from '../support/guest-instance.ts';
@@ -157,7 +162,7 @@ describe('a host is lost', { skip: CANNOT_BOOT_GUESTS, ...THOROUGH, timeout: 600
   test('a lost host that comes back ends its VM, and its later writes are discarded', async () => {
     const { generation } = (await guest.vm()).disk;
     killProcess(far.agent, 'SIGCONT');
-    await until('the stale VM has ended', () => !isAlive(qemu), PATIENCE);
+    await until('the stale VM has ended', () => !isProcessAlive(qemu), PATIENCE);
     assert.match(far.output, /the lease could not be renewed in time|the lease is renewed/);
     assert.equal((await guest.vm()).state, 'running');
     assert.equal(await guest.sh('cat /srv/here; cat /srv/after 2> /dev/null || echo lost'), 'here\nlost');

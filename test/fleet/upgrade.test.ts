@@ -8,7 +8,7 @@ import { once } from 'node:events';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { isAlive, type ProcessIdentity } from '../../src/host/qemu/qemu-process.ts';
+import { isProcessAlive, type ProcessIdentity } from '../../src/host/qemu/qemu-process.ts';
 import { Checkout } from '../support/checkout.ts';
 import { type ControlPlaneProcess, FleetLab } from '../support/fleet-lab.ts';
 import { CANNOT_BOOT_GUESTS } from '../support/installation.ts';
@@ -88,7 +88,7 @@ describe('a fleet is upgraded while it works', {
     });
   /** The VM runs on: the same process, and a guest that counts on; each control plane reaches it. */
   const runsOn = async () => {
-    assert.ok(isAlive(qemu), 'the VM is the same process');
+    assert.ok(isProcessAlive(qemu), 'the VM is the same process');
     for (const index of [0, 1] as const) {
       const now = Number(await guest(index, 'cat /run/count'));
       assert.ok(now >= counted, `it counts on: ${now} after ${counted}`);

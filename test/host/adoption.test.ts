@@ -10,7 +10,7 @@ import { test } from 'node:test';
 import type { HostContext } from '../../src/host/host-context.ts';
 import { vmUser } from '../../src/host/qemu/confinement.ts';
 import { vmSockets } from '../../src/host/qemu/qemu-command.ts';
-import { isAlive, isStopped, killProcess } from '../../src/host/qemu/qemu-process.ts';
+import { isProcessAlive, isStopped, killProcess } from '../../src/host/qemu/qemu-process.ts';
 import { Reconciler } from '../../src/host/reconciler/reconciler.ts';
 import { Machine } from '../../src/host/vm/machine.ts';
 import { errnoOf } from '../../src/shared/errors.ts';
@@ -39,7 +39,7 @@ test('a machine whose image is missing is adopted once the image is there', asyn
   await until('it is looked for more than once', () => tries > 1);
   await writeFile(base_path, Buffer.alloc(65_536));
   // It has no monitor: whoever takes it over ends it.
-  await until('it was looked at again', () => !isAlive(record.identity));
+  await until('it was looked at again', () => !isProcessAlive(record.identity));
   runner.close();
   await running;
 });
@@ -104,7 +104,7 @@ test('a machine whose monitor accepts no connection for a while is waited for, n
   await writeFile(join(folder.runtime, 'go'), '');
   const machine = await adopting;
   assert.ok(machine);
-  assert.ok(isAlive(record.identity));
+  assert.ok(isProcessAlive(record.identity));
   machine.release();
 });
 
@@ -126,7 +126,7 @@ test('a machine whose process is stopped is not killed because it does not answe
     patience_ms: 50,
   };
   await assert.rejects(Machine.adopt(options), /its process is paused/);
-  assert.ok(isAlive(record.identity));
+  assert.ok(isProcessAlive(record.identity));
 });
 
 test('before anything in the sockets folder is opened, its user loses it and foreign files are removed', {
@@ -146,7 +146,7 @@ test('before anything in the sockets folder is opened, its user loses it and for
   const context = only<HostContext>({ ...PARTS, paths: { vms }, log, vm_gid: user.gid });
   const runner = new Reconciler(context, instance_id);
   const running = runner.run();
-  await until('without a monitor of its own it is ended', () => !isAlive(record.identity));
+  await until('without a monitor of its own it is ended', () => !isProcessAlive(record.identity));
   runner.close();
   await running;
   assert.deepEqual([opened, readdirSync(folder.runtime), statSync(folder.runtime).uid], [false, [], 0]);

@@ -11,7 +11,7 @@ import {
 import { dropOldGenerations } from '../../src/control-plane/disks/generation-store.ts';
 import { sweepOrphans } from '../../src/control-plane/disks/remove-objects.ts';
 import { coalesce, readRun } from '../../src/disk-format/read-run.ts';
-import type { DiskContext } from '../../src/host/disk/disk-state.ts';
+import type { DiskStateContext } from '../../src/host/disk/disk-state.ts';
 import { DiskState } from '../../src/host/disk/disk-state.ts';
 import type { FlushRecord } from '../../src/host/vm/record.ts';
 import { apiForFile } from '../support/api.ts';
@@ -25,7 +25,7 @@ const model = await modelForFile(api);
 const { owner, store, folder } = model;
 const tasks = { db, store, disk_keys: context.disk_keys };
 /** Of a host's context what a disk's state needs. */
-const host = only<DiskContext>({ client: agent.client, store, paths: { overlays: folder } });
+const host = only<DiskStateContext>({ client: agent.client, store, paths: { overlays: folder } });
 
 /** On the agent's host, with two generations of which one is shown. */
 async function placed(): Promise<ModelDisk> {

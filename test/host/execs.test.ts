@@ -10,7 +10,7 @@ import { join } from 'node:path';
 import type { Duplex } from 'node:stream';
 import { after, before, describe, test } from 'node:test';
 import { createOverlay } from '../../src/host/disk/overlay-files.ts';
-import type { Exec } from '../../src/host/execs/exec.ts';
+import type { HostExec } from '../../src/host/execs/exec.ts';
 import { TO_GUEST } from '../../src/host/execs/exec-channel.ts';
 import { serveReader } from '../../src/host/execs/host-execs.ts';
 import { type ExecMachine, type StartCall, VmExecs } from '../../src/host/execs/vm-execs.ts';
@@ -111,7 +111,7 @@ describe('execs in a guest', { skip, timeout: 300_000 }, () => {
     };
   }
 
-  async function started(command: string[], more: Partial<StartCall> = {}): Promise<Exec> {
+  async function started(command: string[], more: Partial<StartCall> = {}): Promise<HostExec> {
     const call = callOf(command, more);
     assert.equal(await execs.start(machine, call), null);
     return found(call.exec_id);
@@ -119,14 +119,14 @@ describe('execs in a guest', { skip, timeout: 300_000 }, () => {
 
   const found = (id: ExecId) => present(execs.find(id), 'exec');
   const sh = (line: string, more?: Partial<StartCall>) => started(['sh', '-c', line], more);
-  const send = (exec: Exec) => execs.sendTo(exec);
-  const ended = async (exec: Exec) => {
+  const send = (exec: HostExec) => execs.sendTo(exec);
+  const ended = async (exec: HostExec) => {
     await until('it has ended', async () => exec.end !== null, { timeout_ms: 60_000, every_ms: 5 });
     const { state, exit_code, signal, timed_out } = present(exec.end, 'end');
     return { state, exit_code, signal, timed_out };
   };
   const exited = (exit_code: number) => ({ state: 'exited', exit_code, signal: null, timed_out: false });
-  function outputOf({ output }: Exec, stream?: number): string {
+  function outputOf({ output }: HostExec, stream?: number): string {
     const parts: Buffer[] = [];
     for (let offset = output.start; offset < output.end; ) {
       for (const piece of output.read(offset)) {
@@ -298,7 +298,7 @@ describe('execs in a guest', { skip, timeout: 300_000 }, () => {
 
   /** An attached reader, and the frames that it gets. */
   async function readBy(
-    exec: Exec,
+    exec: HostExec,
     offset: number,
   ): Promise<{ stream: Duplex; far: Socket; frames: StreamFrames }> {
     const [stream, far] = await line();

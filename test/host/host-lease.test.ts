@@ -6,7 +6,7 @@ import { type TestContext, test } from 'node:test';
 import { pathsIn } from '../../src/config/paths.ts';
 import { leftMs, readLease, writeLease } from '../../src/host/lease/fencer.ts';
 import { HostLease } from '../../src/host/lease/host-lease.ts';
-import { bootMs, identityOf } from '../../src/host/qemu/qemu-process.ts';
+import { bootMs, identityOfProcess } from '../../src/host/qemu/qemu-process.ts';
 import {
   type ControlPlaneClient,
   ControlPlaneUnavailable,
@@ -57,7 +57,7 @@ test('a lease that cannot be written is logged once, with its cause; an absent c
 test('a host that hears nothing for a quarter of its lease says once what it waits for, and what becomes of its VMs', async (t) => {
   const { paths, count, lease, runUntil } = scene(t, (renewal) => renewal > 1);
   mkdirSync(paths.run, { recursive: true });
-  writeFileSync(paths.fencer, JSON.stringify(identityOf(process.pid)));
+  writeFileSync(paths.fencer, JSON.stringify(identityOfProcess(process.pid)));
   const lines = await runUntil('the lease is over', () => count.renewals > 1 && !lease.isHeld);
   const said = lines.filter(({ msg }) => /^waiting/.test(msg));
   assert.equal(said.length, 1);
@@ -76,7 +76,7 @@ for (const lease_ms of [60_000, null]) {
     const paths = pathsIn(data);
     mkdirSync(paths.run, { recursive: true });
     writeFileSync(paths.fenced, '');
-    writeFileSync(paths.fencer, JSON.stringify(identityOf(process.pid)));
+    writeFileSync(paths.fencer, JSON.stringify(identityOfProcess(process.pid)));
     if (lease_ms !== null) writeLease(paths.lease, bootMs() + lease_ms, lease_ms);
     const ending = new AbortController();
     const away = new ControlPlaneUnavailable('it is away');
@@ -152,7 +152,7 @@ function aloneHost(t: TestContext, answers: readonly ('accepted' | 'refused')[])
   };
   const startFencer = () => {
     count.fencers += 1;
-    writeFileSync(paths.fencer, JSON.stringify(identityOf(process.pid)));
+    writeFileSync(paths.fencer, JSON.stringify(identityOfProcess(process.pid)));
   };
   const make = () => {
     const lease = new HostLease({ client, paths, log, startFencer });

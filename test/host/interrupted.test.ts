@@ -7,12 +7,12 @@ import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import { isAlive, killProcess, type ProcessIdentity } from '../../src/host/qemu/qemu-process.ts';
+import { isProcessAlive, killProcess, type ProcessIdentity } from '../../src/host/qemu/qemu-process.ts';
 import { inheritedEnvironment } from '../support/installation.ts';
 import { until } from '../support/waiting.ts';
 
 const SUPPORT = join(import.meta.dirname, '..', 'support');
-const IDENTITY = join(import.meta.dirname, '..', '..', 'src', 'host', 'qemu', 'process-identity.ts');
+const IDENTITY = join(import.meta.dirname, '..', '..', 'src', 'host', 'qemu', 'qemu-process.ts');
 
 for (const signal of ['SIGINT', 'SIGTERM'] as const) {
   test(`${signal} to a test file ends the QEMU that it started in another session`, async (t: TestContext) => {
@@ -24,12 +24,12 @@ for (const signal of ['SIGINT', 'SIGTERM'] as const) {
       `import { spawn } from 'node:child_process';
       import { renameSync, writeFileSync } from 'node:fs';
       import { test } from 'node:test';
-      import { identityOf } from ${JSON.stringify(IDENTITY)};
+      import { identityOfProcess } from ${JSON.stringify(IDENTITY)};
       test('goes on', async () => {
         const words = ['-M', 'none', '-nodefaults', '-display', 'none', '-S'];
         const qemu = spawn('qemu-system-x86_64', words, { detached: true, stdio: 'ignore' });
         await new Promise((resolve) => qemu.once('spawn', resolve));
-        const own = JSON.stringify({ pid: process.pid, qemu: identityOf(qemu.pid) });
+        const own = JSON.stringify({ pid: process.pid, qemu: identityOfProcess(qemu.pid) });
         writeFileSync(${JSON.stringify(`${told}.new`)}, own);
         renameSync(${JSON.stringify(`${told}.new`)}, ${JSON.stringify(told)});
         await new Promise((resolve) => qemu.once('exit', resolve));
@@ -45,9 +45,9 @@ for (const signal of ['SIGINT', 'SIGTERM'] as const) {
     await until('its QEMU runs', () => existsSync(told) || runner.exitCode !== null);
     const { pid, qemu } = JSON.parse(await readFile(told, 'utf8')) as { pid: number; qemu: ProcessIdentity };
     t.after(() => killProcess(qemu, 'SIGKILL'));
-    assert.ok(isAlive(qemu));
+    assert.ok(isProcessAlive(qemu));
     process.kill(pid, signal);
     await ended;
-    await until('the QEMU has ended', () => !isAlive(qemu));
+    await until('the QEMU has ended', () => !isProcessAlive(qemu));
   });
 }

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { compactDisk } from '../../src/control-plane/disks/compact-disk.ts';
 import { dropOldGenerations } from '../../src/control-plane/disks/generation-store.ts';
-import type { DiskContext } from '../../src/host/disk/disk-state.ts';
+import type { DiskStateContext } from '../../src/host/disk/disk-state.ts';
 import { DiskState } from '../../src/host/disk/disk-state.ts';
 import { FlushSink } from '../../src/host/disk/flush-sink.ts';
 import { LazyDisk } from '../../src/host/disk/lazy-disk.ts';
@@ -35,7 +35,7 @@ const watched: ObjectStore = Object.assign(Object.create(store), {
   },
   put: store.put.bind(store),
 });
-const host = only<DiskContext>({
+const host = only<DiskStateContext>({
   ...{ client: agent.client, store: watched, paths: { overlays: folder } },
   images: { stored: async () => undefined },
 });

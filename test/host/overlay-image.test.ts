@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import type { DiskContext } from '../../src/host/disk/disk-state.ts';
+import type { DiskStateContext } from '../../src/host/disk/disk-state.ts';
 import { DiskState } from '../../src/host/disk/disk-state.ts';
 import {
   inspectOverlay,
@@ -13,7 +13,7 @@ import {
   writeSidecar,
 } from '../../src/host/disk/overlay-files.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
-import type { HostImage } from '../../src/host/images/host-images.ts';
+import type { LocalImage } from '../../src/host/images/host-images.ts';
 import { type Launch, launchMachine } from '../../src/host/vm/launch-machine.ts';
 import type { vmFolder } from '../../src/host/vm/record.ts';
 import type { Assignment } from '../../src/protocol/types.ts';
@@ -56,7 +56,7 @@ async function sceneOf(t: TestContext): Promise<Scene> {
       join(image_dir ?? '', 'vmlinuz'),
       join(image_dir ?? '', 'initrd.img'),
     ];
-    return only<HostImage>({ id, version: version ?? now.newest, kernel_path, initrd_path, rootfs_path });
+    return only<LocalImage>({ id, version: version ?? now.newest, kernel_path, initrd_path, rootfs_path });
   };
   const head = () => {
     const { image_version } = now;
@@ -183,7 +183,7 @@ test('a void overlay does not nextStep the image', async (t) => {
 test('a damaged overlay is removed if its disk is durable, and set aside if it may have more', async (t) => {
   const { paths, instance_id } = await hostFolders(t);
   const head = headOf(instance_id, { generation: 3, commit_id: 'three', size_bytes: 65_536 });
-  const context = only<DiskContext>({
+  const context = only<DiskStateContext>({
     ...{ paths, log: createLog('test', 'silent'), client: { head: async () => head, lineage } },
   });
   const disk = new DiskState(context, instance_id);

@@ -15,7 +15,7 @@ import type { KeyPusher } from '../../src/host/guest/authorized-keys.ts';
 import type { SecretPusher } from '../../src/host/guest/guest-secrets.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
 import { vmSockets } from '../../src/host/qemu/qemu-command.ts';
-import { isAlive } from '../../src/host/qemu/qemu-process.ts';
+import { isProcessAlive } from '../../src/host/qemu/qemu-process.ts';
 import { LocalVm } from '../../src/host/reconciler/local-vm.ts';
 import { Reconciler } from '../../src/host/reconciler/reconciler.ts';
 import { awaitGuest } from '../../src/host/vm/await-guest.ts';
@@ -262,7 +262,7 @@ test('an adopted VM whose guest agent does not answer is not ended, and is flush
   runner.assign({ ...wanted, flush_id: newId('flush') });
   await until('the flush has begun', () => flushes.some(({ state }) => state === 'running'));
   assert.deepEqual(said, []);
-  assert(isAlive(left.record.identity));
+  assert(isProcessAlive(left.record.identity));
 });
 
 test('each reset of a guest is reported, also a second one before its agent answers', async (t) => {
@@ -308,7 +308,7 @@ test('a VM whose guest agent answers nonsense is reported as such, is flushed on
   );
   runner.assign({ ...wanted, flush_id: newId('flush') });
   await until('the flush has begun', () => flushes.some(({ state }) => state === 'running'));
-  assert(isAlive(left.record.identity));
+  assert(isProcessAlive(left.record.identity));
   assert.equal(said.length, 1);
 });
 
@@ -324,7 +324,7 @@ test('a launch that ended with its agent is repeated, does not count as a failed
   for (const { change, launched, kept } of cases) {
     const { child, folder, instance_id, record, vms } = await leftBehind(t, change);
     child.kill('SIGKILL');
-    await until('it has ended', () => !isAlive(record.identity));
+    await until('it has ended', () => !isProcessAlive(record.identity));
     const log = createLog('test', 'silent');
     const context = only<HostContext>({ paths: { vms }, log, vm_gid: null, network: null });
     const held = new LocalVm(context, instance_id, folder, () => undefined);

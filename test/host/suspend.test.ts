@@ -12,7 +12,7 @@ import { CompressPool } from '../../src/disk-format/compress-pool.ts';
 import { DIRTY_BITMAP, DIRTY_GRANULARITY } from '../../src/host/disk/dirty-blocks.ts';
 import { DiskState, FencedError } from '../../src/host/disk/disk-state.ts';
 import { NODES, vmSockets } from '../../src/host/qemu/qemu-command.ts';
-import { identityOf } from '../../src/host/qemu/qemu-process.ts';
+import { identityOfProcess } from '../../src/host/qemu/qemu-process.ts';
 import { Machine } from '../../src/host/vm/machine.ts';
 import { makeVmFolder, readRecord, type VmRecord, vmFolder, writeRecord } from '../../src/host/vm/record.ts';
 import { suspendMachine } from '../../src/host/vm/suspend-machine.ts';
@@ -68,7 +68,7 @@ async function scene(t: TestContext) {
   const record: VmRecord = {
     ...{ instance_id, vm_id, boot: 1, epoch: 1, image: 'debian-12', image_version: 'a'.repeat(64) },
     ...{ network: { kind: 'user', ssh_forward_port: 1 } },
-    identity: await until('QEMU runs', () => identityOf(qemu.pid ?? 0)),
+    identity: await until('QEMU runs', () => identityOfProcess(qemu.pid ?? 0)),
     ...{ released: true, ran: true, full_compare: false, counts_from: head.commit_id, frozen: false },
     ...{ lazy: null, reboots_done: 0, flush: null },
   };

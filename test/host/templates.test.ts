@@ -15,7 +15,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, beforeEach, describe, test } from 'node:test';
 import { BootSlots } from '../../src/host/boot-slots.ts';
-import type { HostImage } from '../../src/host/images/host-images.ts';
+import type { LocalImage } from '../../src/host/images/host-images.ts';
 import { readHostImage } from '../../src/host/images/host-images.ts';
 import {
   boundTemplates,
@@ -39,7 +39,7 @@ describe('templates', () => {
   const root = mkdtempSync(join(tmpdir(), 'btpl-'));
   const templates_dir = join(root, 'templates');
   const images_dir = join(root, 'images');
-  let image: HostImage;
+  let image: LocalImage;
   let shape: Shape;
   after(() => rmSync(root, { recursive: true, force: true }));
   beforeEach(async () => {

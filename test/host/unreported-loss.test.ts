@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { BootSlots } from '../../src/host/boot-slots.ts';
 import type { HostContext } from '../../src/host/host-context.ts';
-import type { HostImage } from '../../src/host/images/host-images.ts';
+import type { LocalImage } from '../../src/host/images/host-images.ts';
 import { LocalVm } from '../../src/host/reconciler/local-vm.ts';
 import type { Assignment } from '../../src/protocol/types.ts';
 import { newId } from '../../src/shared/ids.ts';
@@ -29,7 +29,7 @@ test('an adopting agent reports the loss of a boot once', { skip }, async (t) =>
   const [kernel_path = '', initrd_path = ''] = ['vmlinuz', 'initrd.img'].map((name) =>
     join(image_dir ?? '', name),
   );
-  const image = only<HostImage>({
+  const image = only<LocalImage>({
     ...{ id: 'debian-12', version: '1'.repeat(64), kernel_path, initrd_path, rootfs_path },
   });
   const head = headOf(instance_id, { generation: 0, commit_id: 'a', size_bytes: 2 * MIB });

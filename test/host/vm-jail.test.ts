@@ -35,8 +35,8 @@ import {
   allPids,
   commandLineOf,
   findOrphans,
-  identityOf,
-  isAlive,
+  identityOfProcess,
+  isProcessAlive,
   isStopped,
   killProcess,
   launchVm,
@@ -113,7 +113,7 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
   }
 
   const ofThisInstance = () =>
-    allPids().filter((pid) => commandLineOf(pid).includes(`guest=${instance_id}`) && identityOf(pid));
+    allPids().filter((pid) => commandLineOf(pid).includes(`guest=${instance_id}`) && identityOfProcess(pid));
 
   test('sees the system’s programs, its own files and the resolvers, and nothing else of this host', async () => {
     const { identity, qmp } = await launch();
@@ -188,13 +188,13 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
   test('outlives bubblewrap', async () => {
     const { identity, qmp } = await launch();
     const [waiting] = ofThisInstance().filter((pid) => pid !== identity.pid);
-    const bubblewrap = waiting === undefined ? null : identityOf(waiting);
+    const bubblewrap = waiting === undefined ? null : identityOfProcess(waiting);
     assert.ok(bubblewrap);
     assert.equal(commandLineOf(bubblewrap.pid)[0], 'bwrap');
     killProcess(bubblewrap, 'SIGKILL');
     assert.ok(await waitForExit(bubblewrap, EXIT_MS));
     assert.equal((await qmp.execute('query-name')).name, instance_id);
-    assert.ok(isAlive(identity));
+    assert.ok(isProcessAlive(identity));
     qmp.close();
   });
 
@@ -274,7 +274,7 @@ describe('a jailed QEMU', { skip, timeout: 300_000 }, () => {
   });
 
   test('a host without namespaces gets a reason', () => {
-    const module = join(import.meta.dirname, '..', '..', 'src', 'host', 'qemu', 'jail.ts');
+    const module = join(import.meta.dirname, '..', '..', 'src', 'host', 'qemu', 'confinement.ts');
     const script = `const { openJail } = await import(${JSON.stringify(module)}); console.log(JSON.stringify(await openJail(${JSON.stringify(etc_dir)})));`;
     const words = ['--bounding-set=-sys_admin', '--inh-caps=-sys_admin', process.execPath];
     const said = execFileSync('setpriv', [...words, '--input-type=module', '-e', script], {

@@ -19,16 +19,16 @@ import { join } from 'node:path';
 import { after, afterEach, describe, test } from 'node:test';
 import { prepareRuntimeDir, takeRuntimeDir, vmUser } from '../../src/host/qemu/confinement.ts';
 import {
-  boundLog,
+  boundQemuLog,
   findOrphans,
-  identityOf,
-  isAlive,
+  identityOfProcess,
+  isProcessAlive,
   killProcess,
   launchVm,
   onVmExit,
   type ProcessIdentity,
   QemuLaunchError,
-  userOf,
+  userOfProcess,
   type VmEnd,
   waitForExit,
 } from '../../src/host/qemu/qemu-process.ts';
@@ -123,7 +123,7 @@ describe('launching QEMU', { timeout: 300_000 }, () => {
     chmodSync(root, 0o711);
     const { identity, qmp } = await launchVm({ ...options(), run_as: USER });
     alive.push(identity);
-    assert.equal(userOf(identity), USER.uid);
+    assert.equal(userOfProcess(identity), USER.uid);
     const socket = join(runtime_dir, 'qmp.sock');
     const modes = [runtime_dir, socket]
       .map((path) => statSync(path))
@@ -146,7 +146,7 @@ describe('launching QEMU', { timeout: 300_000 }, () => {
     onVmExit(identity, qmp, disconnected.resolve);
     qmp.close();
     assert.equal(await disconnected.promise, 'disconnected');
-    assert.ok(isAlive(identity));
+    assert.ok(isProcessAlive(identity));
 
     // In the same folder, beside the first: the monitor must be the new process's.
     const other = await launchVm(options());
@@ -186,18 +186,18 @@ test('keeps of an earlier agent’s sockets only those of its user', {
 test('a pid with another start time or of another boot counts as ended and is never signalled', async () => {
   const child = spawn('sleep', ['60'], { stdio: 'ignore' });
   try {
-    const identity = identityOf(child.pid ?? 0);
-    assert.ok(identity && isAlive(identity));
+    const identity = identityOfProcess(child.pid ?? 0);
+    assert.ok(identity && isProcessAlive(identity));
     const others = [
       { ...identity, start_time: identity.start_time - 1 },
       { ...identity, boot_id: 'another' },
     ];
     for (const other of others) {
-      assert.equal(isAlive(other), false);
+      assert.equal(isProcessAlive(other), false);
       assert.equal(killProcess(other, 'SIGKILL'), false);
     }
     assert.equal(await waitForExit(identity, 5), false);
-    assert.ok(isAlive(identity));
+    assert.ok(isProcessAlive(identity));
   } finally {
     child.kill('SIGKILL');
   }
@@ -208,10 +208,10 @@ test('a log is cut to the last half of its bound while a writer appends', () => 
   const path = join(folder, 'log');
   try {
     writeFileSync(path, 'x'.repeat(900));
-    boundLog(path, 1_000);
+    boundQemuLog(path, 1_000);
     assert.equal(statSync(path).size, 900);
     appendFileSync(path, 'y'.repeat(300));
-    boundLog(path, 1_000);
+    boundQemuLog(path, 1_000);
     assert.equal(readFileSync(path, 'utf8'), 'x'.repeat(200) + 'y'.repeat(300));
   } finally {
     rmSync(folder, { recursive: true, force: true });

@@ -10,7 +10,7 @@
 import { randomBytes, randomUUID } from 'node:crypto';
 import { AutoFlush } from '../../src/host/reconciler/flushes.ts';
 import {
-  type Ending,
+  type BootEnding,
   hasEnded,
   interrupts,
   type MachineView,
@@ -107,7 +107,7 @@ export class SimulatedVm {
   #machine: Machine | null = null;
   #disk: Disk | null = null;
   #launched: VmId | null = null;
-  #ended: Ending | null = null;
+  #ended: BootEnding | null = null;
   #flushed: FlushId | null = null;
   #grown_bytes = 0;
   #removed = false;

@@ -36,7 +36,7 @@ import { SecretHandler } from '../../src/egress-proxy/secret-handler.ts';
 import { TrustedRoots } from '../../src/egress-proxy/secret-server.ts';
 import { TlsContexts } from '../../src/egress-proxy/tls-contexts.ts';
 import { passTls } from '../../src/egress-proxy/tls-handler.ts';
-import { CertificateSource, fingerprintOf } from '../../src/host/egress/certificate-source.ts';
+import { CertificateSource, fingerprintOfAuthority } from '../../src/host/egress/certificate-source.ts';
 import { Denials } from '../../src/protocol/denials.ts';
 import { contain } from '../../src/shared/contain.ts';
 import { messageOf } from '../../src/shared/errors.ts';
@@ -468,7 +468,7 @@ export async function gateByHttp2(t: CleanUp): Promise<Relay> {
       address: '198.18.0.2',
       policy: { mode: 'open', allow: [] },
       secrets,
-      authority: fingerprintOf(authority),
+      authority: fingerprintOfAuthority(authority),
     },
   });
   const source = new CertificateSource();

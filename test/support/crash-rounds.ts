@@ -212,9 +212,9 @@ export class CrashRounds {
   }
 
   async #qemuIsAlive(): Promise<boolean> {
-    const { isAlive } = await import('../../src/host/qemu/qemu-process.ts');
+    const { isProcessAlive } = await import('../../src/host/qemu/qemu-process.ts');
     try {
-      return isAlive(this.#guest.qemu);
+      return isProcessAlive(this.#guest.qemu);
     } catch {
       // A VM without a record has no QEMU.
       return false;

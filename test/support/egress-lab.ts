@@ -7,7 +7,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import {
   CertificateSource,
   type Certified,
-  fingerprintOf,
+  fingerprintOfAuthority,
 } from '../../src/host/egress/certificate-source.ts';
 import { EgressProxyChild } from '../../src/host/egress/egress-proxy-child.ts';
 import { runPacketLog } from '../../src/host/egress/packet-log.ts';
@@ -213,7 +213,7 @@ export class EgressLab {
     this.#certificates.replace(wanted);
     const guests = wanted.map(({ authority, ...rest }) => ({
       ...rest,
-      authority: authority ? fingerprintOf(authority) : null,
+      authority: authority ? fingerprintOfAuthority(authority) : null,
     }));
     await this.#proxy?.apply({ resolvers: [NAME_SERVER], host_networks: [NEAR], guests });
     const ports = { relay_port: RELAY_PORT, names_port: NAMES_PORT };

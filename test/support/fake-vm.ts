@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
 import { vmSockets } from '../../src/host/qemu/qemu-command.ts';
-import { identityOf } from '../../src/host/qemu/qemu-process.ts';
+import { identityOfProcess } from '../../src/host/qemu/qemu-process.ts';
 import {
   makeVmFolder,
   type VmFolder,
@@ -50,7 +50,7 @@ export async function leftBehind(
     ...user,
   });
   t.after(() => child.kill('SIGKILL'));
-  const identity = await until('it runs', () => identityOf(child.pid ?? 0));
+  const identity = await until('it runs', () => identityOfProcess(child.pid ?? 0));
   const record: VmRecord = {
     ...{
       instance_id,

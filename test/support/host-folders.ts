@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
 import { pathsIn } from '../../src/config/paths.ts';
-import type { DiskContext } from '../../src/host/disk/disk-state.ts';
+import type { DiskStateContext } from '../../src/host/disk/disk-state.ts';
 import { makeVmFolder, vmFolder } from '../../src/host/vm/record.ts';
 import { FolderStore } from '../../src/object-store/folder-store.ts';
 import type { DiskHead, LineageResponse } from '../../src/protocol/types.ts';
@@ -39,7 +39,7 @@ export async function diskContextOf(
   root: string,
   head: DiskHead,
   lineage: LineageResponse = { known: true, continues: true },
-): Promise<DiskContext> {
+): Promise<DiskStateContext> {
   return {
     ...{ paths: pathsIn(root), log: createLog('test', 'silent') },
     store: await FolderStore.open(join(root, 'objects')),

@@ -25,8 +25,8 @@ import { dataFolderId, removeHostRules } from '../../src/host/network/packet-rul
 import { hostCgroups, removeLimits } from '../../src/host/qemu/confinement.ts';
 import {
   findOrphans,
-  identityOf,
-  isAlive,
+  identityOfProcess,
+  isProcessAlive,
   type ProcessIdentity,
   waitForExit,
 } from '../../src/host/qemu/qemu-process.ts';
@@ -314,7 +314,7 @@ export class Installation {
   async die(): Promise<void> {
     const database = await this.postgresPid().catch(() => null);
     const backends = database === null ? [] : [database, ...childrenOf(database)];
-    const found = backends.flatMap((pid) => identityOf(pid) ?? []);
+    const found = backends.flatMap((pid) => identityOfProcess(pid) ?? []);
     this.#launcher?.child.kill('SIGKILL');
     killAll(found, 'SIGKILL');
     killAll(processesOfFolder(this.data_dir), 'SIGKILL');
@@ -359,7 +359,7 @@ export class Installation {
     for (const { identity } of [...findOrphans(this.paths.vms), ...findOrphans(this.paths.templates)]) {
       killAll([identity], 'SIGCONT');
       killAll([identity], 'SIGKILL');
-      await until('a VM has ended', () => !isAlive(identity));
+      await until('a VM has ended', () => !isProcessAlive(identity));
     }
     const server = await runningServer(join(this.paths.postgres, 'cluster')).catch(() => undefined);
     if (server) await stopServer(server.pid);

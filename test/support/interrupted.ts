@@ -5,7 +5,7 @@
  */
 import {
   commandLineOf,
-  identityOf,
+  identityOfProcess,
   killProcess,
   type ProcessIdentity,
 } from '../../src/host/qemu/qemu-process.ts';
@@ -38,7 +38,7 @@ async function endAll(): Promise<never> {
 
 function qemusBelow(pid: number): ProcessIdentity[] {
   return childrenOf(pid).flatMap((child) => {
-    const identity = /qemu-system-/.test(commandLineOf(child)[0] ?? '') ? identityOf(child) : null;
+    const identity = /qemu-system-/.test(commandLineOf(child)[0] ?? '') ? identityOfProcess(child) : null;
     return [...(identity ? [identity] : []), ...qemusBelow(child)];
   });
 }

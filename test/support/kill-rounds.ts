@@ -16,7 +16,12 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { isAlive, killProcess, type ProcessIdentity, waitForExit } from '../../src/host/qemu/qemu-process.ts';
+import {
+  isProcessAlive,
+  killProcess,
+  type ProcessIdentity,
+  waitForExit,
+} from '../../src/host/qemu/qemu-process.ts';
 import type { VmRecord } from '../../src/host/vm/record.ts';
 import type { GuestInstance } from './guest-instance.ts';
 import { GuestJournal } from './guest-journal.ts';
@@ -441,7 +446,8 @@ export class KillRounds implements Disposable {
     const runs = async () => {
       const vm = await this.#guest.vm();
       // A restored database may say so of a VM that is not there any more.
-      const is_there = () => isAlive(this.#guest.qemu) && vmIdOf(this.#berth, this.#guest.id) === vm.id;
+      const is_there = () =>
+        isProcessAlive(this.#guest.qemu) && vmIdOf(this.#berth, this.#guest.id) === vm.id;
       if (vm.state === 'running' && is_there()) {
         this.total.boots = vm.boot;
         return;

@@ -2,7 +2,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { after } from 'node:test';
-import { identityOf, type ProcessIdentity } from '../../src/host/qemu/qemu-process.ts';
+import { identityOfProcess, type ProcessIdentity } from '../../src/host/qemu/qemu-process.ts';
 import type { InstanceId, VmId } from '../../src/shared/ids.ts';
 import { until } from './waiting.ts';
 
@@ -32,5 +32,5 @@ export async function lookalikeVm(
     { stdio: 'ignore' },
   );
   children.push(child);
-  return until('it runs', () => identityOf(child.pid ?? 0));
+  return until('it runs', () => identityOfProcess(child.pid ?? 0));
 }

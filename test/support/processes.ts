@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import {
   allPids,
   commandLineOf,
-  identityOf,
+  identityOfProcess,
   killProcess,
   type ProcessIdentity,
 } from '../../src/host/qemu/qemu-process.ts';
@@ -30,7 +30,7 @@ export function childrenOf(pid: number): number[] {
 export function roleProcess(launcher_pid: number, role: Role): ProcessIdentity | undefined {
   for (const pid of allPids()) {
     if (parentOf(pid) !== launcher_pid) continue;
-    if (commandLineOf(pid).at(-1) === role) return identityOf(pid) ?? undefined;
+    if (commandLineOf(pid).at(-1) === role) return identityOfProcess(pid) ?? undefined;
   }
   return undefined;
 }
@@ -45,7 +45,7 @@ export function processesOfFolder(data_dir: string): ProcessIdentity[] {
     } catch {
       return [];
     }
-    const identity = identityOf(pid);
+    const identity = identityOfProcess(pid);
     return identity ? [identity] : [];
   });
 }

@@ -7,8 +7,8 @@ import { readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import {
   findOrphans,
-  identityOf,
-  isAlive,
+  identityOfProcess,
+  isProcessAlive,
   killProcess,
   type ProcessIdentity,
 } from '../../src/host/qemu/qemu-process.ts';
@@ -17,7 +17,7 @@ import { childrenOf, killAll, roleProcess } from './processes.ts';
 import { until } from './waiting.ts';
 
 async function whileLauncherIsStopped(berth: Installation, work: () => Promise<void>): Promise<void> {
-  const launcher = identityOf(berth.launcher_pid);
+  const launcher = identityOfProcess(berth.launcher_pid);
   if (launcher) killProcess(launcher, 'SIGSTOP');
   try {
     await work();
@@ -28,7 +28,7 @@ async function whileLauncherIsStopped(berth: Installation, work: () => Promise<v
 
 async function end(processes: readonly ProcessIdentity[]): Promise<void> {
   killAll(processes, 'SIGKILL');
-  await until('they have ended', () => !processes.some(isAlive), { every_ms: 10 });
+  await until('they have ended', () => !processes.some(isProcessAlive), { every_ms: 10 });
 }
 
 /** The host's agent and VMs end at once, and the next agent finds an empty disk, apart from images and templates. */
@@ -50,7 +50,7 @@ function clusterOf(berth: Installation): string {
 
 async function databaseProcesses(berth: Installation): Promise<ProcessIdentity[]> {
   const pid = await berth.postgresPid();
-  return [pid, ...childrenOf(pid)].flatMap((each) => identityOf(each) ?? []);
+  return [pid, ...childrenOf(pid)].flatMap((each) => identityOfProcess(each) ?? []);
 }
 
 /** Copies the database's files at one moment to a folder, as a snapshot of its file system would. */

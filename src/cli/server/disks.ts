@@ -13,7 +13,7 @@ import { knownMarks } from '../../control-plane/disks/store.ts';
 import { type OpenedDisk, openDisk } from '../../control-plane/instances/import-disk.ts';
 import { CompressPool } from '../../disk-format/compress-pool.ts';
 import { type Damage, verifyDisk } from '../../disk-format/verify-disk.ts';
-import { findHostImage, type HostImage } from '../../host/images/host-images.ts';
+import { findHostImage, type LocalImage } from '../../host/images/host-images.ts';
 import { type ObjectStore, ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
 import { openStore } from '../../object-store/open-store.ts';
 import { ownStore } from '../../object-store/store-mark.ts';
@@ -94,7 +94,7 @@ export async function baseImage(
   { paths }: Pick<ServersDisks, 'paths'>,
   image: string,
   version: string | null,
-): Promise<HostImage> {
+): Promise<LocalImage> {
   const found = await findHostImage(paths.images, image, version);
   if (found) return found;
   const which = version === null ? '' : ` of version ${version.slice(0, 12)}`;

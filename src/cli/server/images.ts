@@ -10,7 +10,7 @@ import { knownMarks } from '../../control-plane/disks/store.ts';
 import { registerCurrent, removeImage } from '../../control-plane/images/register-image.ts';
 import { BUSY, listRemoved, listVersions, withImageLock } from '../../control-plane/images/store.ts';
 import { IMAGE_ID, removeStoredImage, storeImage } from '../../disk-format/image-objects.ts';
-import { findHostImage, type HostImage, readHostImage } from '../../host/images/host-images.ts';
+import { findHostImage, type LocalImage, readHostImage } from '../../host/images/host-images.ts';
 import { checkBoot } from '../../host/images/image-machines.ts';
 import { makeOwnImage } from '../../host/images/make-image.ts';
 import { UnusableImageError } from '../../host/images/read-tar.ts';
@@ -249,7 +249,7 @@ async function sweepRemoved(
 /** Stores the image and registers it. */
 async function keep(
   server: ServerContext,
-  image: HostImage,
+  image: LocalImage,
   action: 'image.build' | 'image.add',
   step: number,
   { steps, signal }: Work,
@@ -276,7 +276,7 @@ async function objectStore({ config, db }: Pick<ServerContext, 'config' | 'db'>)
   return ownStore(knownMarks(db), await openStore(settings));
 }
 
-async function machineOf({ config }: ServerContext, { kernel_path, initrd_path }: HostImage) {
+async function machineOf({ config }: ServerContext, { kernel_path, initrd_path }: LocalImage) {
   const run_as = { uid: PROBE_UID, gid: kvmGroup() ?? VM_GID };
   const { run, jail_etc } = pathsIn(config.data_dir);
   const cache_path = join(run, 'accelerator.json');

@@ -36,7 +36,14 @@ import { type Arrival, readArrivals } from '../vm/console-log.ts';
 import { DrainedError, NotListeningError } from '../vm/guest-ports.ts';
 import type { Machine } from '../vm/machine.ts';
 import { vmFolder } from '../vm/record.ts';
-import { CallError, controlExec, readExec, runCommand, serveFiles, startExec } from './exec-calls.ts';
+import {
+  CallError,
+  readExec,
+  serveCommand,
+  serveExecControl,
+  serveExecStart,
+  serveFiles,
+} from './exec-calls.ts';
 import type { VmMeters } from './vm-meters.ts';
 
 const ANSWER_TRIES = 3;
@@ -146,11 +153,11 @@ export class CallServer {
       case 'open_port':
         return { address: await openPort(this.#machine(call), call.port) };
       case 'exec':
-        return runCommand(this.#machine(call), call, signal);
+        return serveCommand(this.#machine(call), call, signal);
       case 'exec_start':
-        return startExec(this.#execs, this.#machine(call), call);
+        return serveExecStart(this.#execs, this.#machine(call), call);
       case 'exec_control':
-        return controlExec(this.#execs, call, signal);
+        return serveExecControl(this.#execs, call, signal);
       case 'exec_stream':
         await readExec(this.#execs, call, () => this.#context.client.openConsole(id));
         return null;

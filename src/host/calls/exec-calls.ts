@@ -14,7 +14,7 @@ import {
 } from '../../protocol/host-calls.ts';
 import { joinStreams } from '../../shared/streams.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
-import type { Exec } from '../execs/exec.ts';
+import type { HostExec } from '../execs/exec.ts';
 import { TO_GUEST } from '../execs/exec-channel.ts';
 import { GuestTask } from '../execs/guest-task.ts';
 import { type HostExecs, serveReader } from '../execs/host-execs.ts';
@@ -36,7 +36,7 @@ export class CallError extends Error {
 type CallOf<K extends HostCall['kind']> = Extract<HostCall, { kind: K }>;
 
 /** @throws CallError not_running, guest_silent, busy; the guest agent's errors */
-export async function startExec(
+export async function serveExecStart(
   execs: HostExecs,
   machine: Machine,
   call: CallOf<'exec_start'>,
@@ -59,7 +59,7 @@ export async function startExec(
 }
 
 /** @throws CallError gone, guest_silent */
-export async function controlExec(
+export async function serveExecControl(
   execs: HostExecs,
   { instance_id, exec_id, action }: CallOf<'exec_control'>,
   signal: AbortSignal,
@@ -103,7 +103,7 @@ export async function readExec(
 function find(
   execs: HostExecs,
   { instance_id, exec_id }: Pick<CallOf<'exec_control'>, 'instance_id' | 'exec_id'>,
-): { vm: VmExecs; exec: Exec } {
+): { vm: VmExecs; exec: HostExec } {
   const vm = execs.of(instance_id);
   const exec = vm?.find(exec_id);
   if (vm && exec) return { vm, exec };
@@ -119,7 +119,7 @@ const running = new WeakMap<Machine, number>();
  * Runs a caller's command in the guest. Bounded per VM: a flush's freeze shares the agent's one channel.
  * @throws CallError not_running, guest_silent, busy; the guest agent's errors
  */
-export async function runCommand(
+export async function serveCommand(
   machine: Machine,
   { command, stdin, timeout_ms }: Extract<HostCall, { kind: 'exec' }>,
   signal: AbortSignal,

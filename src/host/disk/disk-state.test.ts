@@ -4,7 +4,7 @@ import { headOf } from '../../../test/support/host-folders.ts';
 import { only } from '../../../test/support/only.ts';
 import type { DiskHead } from '../../protocol/types.ts';
 import { newId } from '../../shared/ids.ts';
-import type { DiskContext } from './disk-state.ts';
+import type { DiskStateContext } from './disk-state.ts';
 import { type Commit, DiskState, FencedError, HeadMovedError } from './disk-state.ts';
 
 test('a commit is refused for good only where another placement has the disk', async () => {
@@ -45,7 +45,7 @@ test('a commit is refused for good only where another placement has the disk', a
       lineage: async () => ({ known: true, continues }),
     };
     const disk = new DiskState(
-      only<DiskContext>({ store: {}, client, images: { stored: async () => undefined } }),
+      only<DiskStateContext>({ store: {}, client, images: { stored: async () => undefined } }),
       instance_id,
     );
     await disk.load();

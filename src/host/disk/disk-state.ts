@@ -74,13 +74,13 @@ const RELOADS_MAX = 20;
 const FRESH_MS = 2_000;
 
 /** Which VM writes to the disk, and in which epoch. */
-export interface Placement {
+export interface VmEpoch {
   readonly vm_id: VmId;
   readonly epoch: number;
 }
 
 /** The machine that commits. */
-export interface Committer extends Placement {
+export interface Committer extends VmEpoch {
   readonly image: string;
   readonly image_version: string;
 }
@@ -98,7 +98,7 @@ export class InstanceGoneError extends Error {
 }
 
 /** What it needs of its host. */
-export interface DiskContext extends Pick<HostContext, 'log' | 'store'> {
+export interface DiskStateContext extends Pick<HostContext, 'log' | 'store'> {
   readonly client: Pick<ControlPlaneClient, 'head' | 'dataKeys' | 'commit' | 'lineage'>;
   readonly images: Pick<HostContext['images'], 'stored'>;
   readonly paths: Pick<HostContext['paths'], 'overlays'>;
@@ -106,7 +106,7 @@ export interface DiskContext extends Pick<HostContext, 'log' | 'store'> {
 
 export class DiskState {
   readonly instance_id: InstanceId;
-  readonly #context: DiskContext;
+  readonly #context: DiskStateContext;
   #head: DiskHead | undefined;
   #keys = KeyRing.none;
   #map: BlockMap | undefined;
@@ -119,7 +119,7 @@ export class DiskState {
   /** The image version below the overlay; null: unknown. */
   #overlay_image: string | null = null;
 
-  constructor(context: DiskContext, instance_id: InstanceId) {
+  constructor(context: DiskStateContext, instance_id: InstanceId) {
     this.#context = context;
     this.instance_id = instance_id;
   }
@@ -204,7 +204,7 @@ export class DiskState {
    * Requests the current keys for new objects: a fork knows the keys that were used before it. Waits while the control plane is
    * away. @throws FencedError
    */
-  async renewKeys({ vm_id, epoch }: Placement, signal: AbortSignal): Promise<void> {
+  async renewKeys({ vm_id, epoch }: VmEpoch, signal: AbortSignal): Promise<void> {
     const { instance_id } = this;
     const answer = await askUntilKnown(
       () => this.#context.client.dataKeys({ instance_id, vm_id, epoch }),
@@ -330,7 +330,7 @@ export class DiskState {
   }
 
   /** Sidecar: the overlay holds this VM's writes after the head. */
-  async markDirty({ vm_id, epoch }: Placement): Promise<void> {
+  async markDirty({ vm_id, epoch }: VmEpoch): Promise<void> {
     await this.#writeSidecar({ ...writer({ vm_id, epoch }), clean: false });
   }
 
@@ -338,7 +338,7 @@ export class DiskState {
    * Everything in the overlay is committed, and no VM has it open: it becomes a clean cache of the head. It is synced first, which
    * QEMU's end does not do. An overlay that cannot be synced, or could not before, is removed: nothing in it is needed.
    */
-  async keepAsCache(placement: Placement): Promise<void> {
+  async keepAsCache(placement: VmEpoch): Promise<void> {
     const { log, paths } = this.#context;
     if (!this.#sync_failed) {
       const failure = await this.syncOverlay(placement).catch((error: unknown) => ({ error }));
@@ -352,7 +352,7 @@ export class DiskState {
   }
 
   /** Syncs the overlay to the host's disk. A failure is recorded: a later sync would succeed without having written anything. */
-  async syncOverlay(placement: Placement): Promise<void> {
+  async syncOverlay(placement: VmEpoch): Promise<void> {
     try {
       await syncFile(overlayPaths(this.#context.paths.overlays, this.instance_id).overlay);
     } catch (error) {
@@ -362,7 +362,7 @@ export class DiskState {
   }
 
   /** The overlay is never clean again. */
-  async noteSyncFailed(placement: Placement): Promise<void> {
+  async noteSyncFailed(placement: VmEpoch): Promise<void> {
     if (this.#sync_failed) return;
     this.#sync_failed = true;
     // If this fails, too, the next sidecar says it.
@@ -430,7 +430,7 @@ export class DiskState {
   }
 
   /** The head that refused the commit may itself be a commit of this VM. */
-  async #explainRefusal(refusal: unknown, { vm_id, epoch }: Placement): Promise<never> {
+  async #explainRefusal(refusal: unknown, { vm_id, epoch }: VmEpoch): Promise<never> {
     if (!(refusal instanceof FencedError)) throw refusal;
     const { generation, commit_id } = this.head;
     const head = await this.refresh().catch((error: unknown) => {
@@ -447,7 +447,7 @@ export class DiskState {
   }
 }
 
-function writer({ vm_id, epoch }: Placement): Pick<OverlaySidecar, 'vm_id' | 'placement'> {
+function writer({ vm_id, epoch }: VmEpoch): Pick<OverlaySidecar, 'vm_id' | 'placement'> {
   return { vm_id, placement: epoch };
 }
 

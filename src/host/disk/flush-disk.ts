@@ -25,12 +25,12 @@ import { NODES } from '../qemu/qemu-command.ts';
 import { QmpError, type TransactionAction, waitForJob } from '../qemu/qmp-client.ts';
 import type { Machine } from '../vm/machine.ts';
 import { DIRTY_BITMAP, DIRTY_GRANULARITY } from './dirty-blocks.ts';
-import { type DiskContext, type DiskState, HeadMovedError } from './disk-state.ts';
+import { type DiskState, type DiskStateContext, HeadMovedError } from './disk-state.ts';
 import { FlushSink } from './flush-sink.ts';
 import { NbdError } from './nbd-protocol.ts';
 import { NbdServer } from './nbd-server.ts';
 
-export interface FlushContext extends DiskContext, Pick<HostContext, 'pool'> {
+export interface FlushContext extends DiskStateContext, Pick<HostContext, 'pool'> {
   readonly lease: Pick<HostContext['lease'], 'require'>;
 }
 

@@ -65,7 +65,7 @@ export interface FlushSinkOptions {
   readonly signal?: AbortSignal;
 }
 
-export interface FlushResult {
+export interface SinkResult {
   /** In the order of application. */
   readonly segments: readonly WrittenSegment[];
   /** Distinct blocks received, in bytes. */
@@ -195,7 +195,7 @@ export class FlushSink implements NbdExport {
    * Uploads the rest. Resolves once every segment is durable; rejects with the first failure.
    * Call it once, without writes in flight. After a rejection call {@link abort}.
    */
-  async finish(): Promise<FlushResult> {
+  async finish(): Promise<SinkResult> {
     this.#throwIfFailed();
     assert(!this.#finishing, 'a flush finishes once');
     this.#finishing = true;

@@ -21,7 +21,7 @@ import type { HostContext } from '../host-context.ts';
 import { prepareRuntimeDir, takeRuntimeDir, type VmUser } from '../qemu/confinement.ts';
 import { type LazyBacking, NODES, overlayNode } from '../qemu/qemu-command.ts';
 import type { QmpClient } from '../qemu/qmp-client.ts';
-import { type DiskState, FencedError, type Placement } from './disk-state.ts';
+import { type DiskState, FencedError, type VmEpoch } from './disk-state.ts';
 import { BOOT_ORDER_MAX, DamagedError, LazyDisk } from './lazy-disk.ts';
 import { NbdClient } from './nbd-client.ts';
 import { NbdError } from './nbd-protocol.ts';
@@ -49,7 +49,7 @@ export interface LazyOverlayOptions {
 export interface Filling {
   readonly qmp: QmpClient;
   readonly exported: OverlayExport;
-  readonly placement: Placement;
+  readonly placement: VmEpoch;
   /** Called after QEMU reads the image itself: updates the VM's record. */
   readonly detached: () => Promise<void>;
 }

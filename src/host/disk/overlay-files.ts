@@ -20,8 +20,8 @@ import { errnoOf, messageOf } from '../../shared/errors.ts';
 import { type InstanceId, isId, type VmId } from '../../shared/ids.ts';
 import { syncFile, syncFolder, writeFileDurably } from '../durable-file.ts';
 import type { HostContext } from '../host-context.ts';
-import { asUser, CLEAN_ENV, inJail, type Jail, type JailFiles, type VmUser } from '../qemu/confinement.ts';
-import type { DiskState, Placement } from './disk-state.ts';
+import { asVmUser, CLEAN_ENV, inJail, type Jail, type JailFiles, type VmUser } from '../qemu/confinement.ts';
+import type { DiskState, VmEpoch } from './disk-state.ts';
 import { type BootWrites, isLost, isSetAside, type OverlayVerdict } from './judge-overlay.ts';
 
 export const QCOW2_HEADER_BYTES = 112;
@@ -108,7 +108,7 @@ export async function qemuImg(args: readonly string[], options: QemuImgRun): Pro
       ? inJail({ jail, user, files }, bounded)
       : user === null || user === 'operator'
         ? bounded
-        : [...asUser(user), ...bounded];
+        : [...asVmUser(user), ...bounded];
   return run(file, rest, {
     env: CLEAN_ENV,
     cwd: '/',
@@ -397,7 +397,7 @@ export interface OverlayOf {
   readonly instance_id: InstanceId;
   readonly disk: DiskState;
   readonly owner: VmUser | null;
-  readonly placement: Placement;
+  readonly placement: VmEpoch;
   readonly writes: BootWrites;
   readonly noteLoss: NoteLoss;
 }

@@ -24,7 +24,7 @@ export class CertificateSource {
     const known = new Map<string, Known>();
     for (const { authority, secrets } of guests) {
       if (!authority) continue;
-      const fingerprint = fingerprintOf(authority);
+      const fingerprint = fingerprintOfAuthority(authority);
       const leafs = this.#known.get(fingerprint)?.leafs ?? null;
       known.set(fingerprint, { authority, hosts: secrets.flatMap(({ hosts }) => hosts), leafs });
     }
@@ -43,6 +43,6 @@ export class CertificateSource {
 }
 
 /** Tells an authority from others. */
-export function fingerprintOf({ certificate }: SecretsAuthority): string {
+export function fingerprintOfAuthority({ certificate }: SecretsAuthority): string {
   return createHash('sha256').update(certificate).digest('hex');
 }

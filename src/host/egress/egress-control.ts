@@ -27,7 +27,7 @@ import type { Log } from '../../shared/log.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
 import { DENIED_LOG_GROUP, guestAddress, PROXY_MARK } from '../network/addresses.ts';
 import { type GuestNetwork, hostAddresses, hostResolvers, inNetwork } from '../network/guest-network.ts';
-import { CertificateSource, fingerprintOf } from './certificate-source.ts';
+import { CertificateSource, fingerprintOfAuthority } from './certificate-source.ts';
 import { EgressProxyChild } from './egress-proxy-child.ts';
 import { runPacketLog } from './packet-log.ts';
 import { PROXY_ROUTES, policyRules } from './policy-rules.ts';
@@ -157,7 +157,7 @@ export class EgressControl {
       address: guestAddress(spec.slot),
       policy: egress,
       secrets: secrets.map(({ placeholder, hosts, value }) => ({ placeholder, hosts, value })),
-      authority: secrets_authority ? fingerprintOf(secrets_authority) : null,
+      authority: secrets_authority ? fingerprintOfAuthority(secrets_authority) : null,
     }));
     for (const { instance_id, spec } of assignments)
       this.#instances.set(guestAddress(spec.slot), instance_id);

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { present } from '../../shared/assert.ts';
 import { newId } from '../../shared/ids.ts';
-import { Exec, type Send } from './exec.ts';
+import { HostExec, type Send } from './exec.ts';
 import { TO_GUEST } from './exec-channel.ts';
 import { ExecOutput, readExecRecords } from './exec-output.ts';
 
@@ -22,7 +22,7 @@ function folderFor(context: TestContext): string {
 /** A running exec, and what its guest was told last. */
 function execIn(folder: string, id = newId('exec')) {
   const record = { id, session: 's', end: null, output_bytes: 0, streamed_input: false, reported: false };
-  const exec = new Exec(folder, record);
+  const exec = new HostExec(folder, record);
   const guest = { acknowledged: 0, waits: false, input_ended: false };
   const send: Send = (type, payload) => {
     const bytes = Buffer.from(payload ?? []);
@@ -122,7 +122,7 @@ test('a piece that a kill has cut off is written again, and nothing before it is
 });
 
 /** Input is sent, and ended, in the order of the calls. */
-const takesInput = (exec: Exec, send: Send) =>
+const takesInput = (exec: HostExec, send: Send) =>
   exec.write(send, Buffer.from('more'), false, new AbortController().signal);
 
 /** Of a stream that was lost after input had come over it. */
@@ -170,7 +170,7 @@ test('the next agent ends the input of a stream that was lost with the agent bef
   const id = newId('exec');
   const before = execIn(folder, id);
   before.exec.addInputStream().noteInput();
-  const exec = new Exec(folder, present(readExecRecords(folder)[0], 'record'));
+  const exec = new HostExec(folder, present(readExecRecords(folder)[0], 'record'));
   exec.passTime(before.send, MINUTE_MS);
   assert.equal(await takesInput(exec, before.send), false);
   assert.equal(before.guest.input_ended, true);

@@ -51,7 +51,7 @@ export interface AwaitedReader {
   readonly offset: number;
 }
 
-export class Exec {
+export class HostExec {
   readonly output: ExecOutput;
   /** More output, or its end. */
   readonly changed = new Signal();

@@ -23,7 +23,7 @@ import type { InstanceId } from '../../shared/ids.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
 import type { HostContext } from '../host-context.ts';
 import { listVmFolders, vmFolder } from '../vm/record.ts';
-import type { Exec, Send } from './exec.ts';
+import type { HostExec, Send } from './exec.ts';
 import { TO_GUEST } from './exec-channel.ts';
 import { type ExecMachine, VmExecs } from './vm-execs.ts';
 
@@ -156,10 +156,10 @@ export class HostExecs {
 
 interface Found {
   readonly instance_id: InstanceId;
-  readonly exec: Exec;
+  readonly exec: HostExec;
 }
 
-function unreported(execs: VmExecs): Exec[] {
+function unreported(execs: VmExecs): HostExec[] {
   return [...execs.all].filter((exec) =>
     exec.end === null
       ? exec.output.end !== exec.reported_bytes || exec.waits_for_nobody !== exec.reported_waiting
@@ -167,14 +167,14 @@ function unreported(execs: VmExecs): Exec[] {
   );
 }
 
-function reportOf(instance_id: InstanceId, exec: Exec): ReportedExec {
+function reportOf(instance_id: InstanceId, exec: HostExec): ReportedExec {
   const waits = exec.end === null && exec.waits_for_nobody;
   return { instance_id, exec_id: exec.id, output_bytes: exec.output.end, end: exec.end, waits };
 }
 
 export interface Reading {
   readonly instance_id: InstanceId;
-  readonly exec: Exec;
+  readonly exec: HostExec;
   /** To the exec in the guest. */
   readonly send: Send;
   readonly offset: number;

@@ -24,7 +24,7 @@ import { pause } from '../../shared/retry.ts';
 import { guestExec } from '../guest/guest-commands.ts';
 import { vmSockets } from '../qemu/qemu-command.ts';
 import type { Machine } from '../vm/machine.ts';
-import { Exec, type Send } from './exec.ts';
+import { HostExec, type Send } from './exec.ts';
 import {
   BrokenFrameError,
   ExecChannel,
@@ -72,7 +72,7 @@ export type ExecMachine = Pick<Machine, 'view' | 'resets' | 'agent'> & {
   readonly folder: Pick<Machine['folder'], 'runtime'>;
 };
 
-export type Refusal = { readonly field: string; readonly issue: string };
+export type ExecRefusal = { readonly field: string; readonly issue: string };
 
 export class ExecsUnavailableError extends Error {
   override name = 'ExecsUnavailableError';
@@ -81,9 +81,9 @@ export class ExecsUnavailableError extends Error {
 export class VmExecs {
   readonly #folder: string;
   readonly #changed: () => void;
-  readonly #execs = new Map<ExecId, Exec>();
+  readonly #execs = new Map<ExecId, HostExec>();
   /** By the key of the exec. */
-  readonly #starts = new Map<string, PromiseWithResolvers<Refusal | null>>();
+  readonly #starts = new Map<string, PromiseWithResolvers<ExecRefusal | null>>();
   /** By their keys. Each ends with its channel. */
   readonly #tasks = new Map<string, { readonly task: GuestTask; readonly channel: ExecChannel | null }>();
   #machine: ExecMachine | null = null;
@@ -107,13 +107,13 @@ export class VmExecs {
     this.#changed = changed;
     mkdirSync(this.#folder, { recursive: true, mode: 0o700 });
     for (const record of readExecRecords(this.#folder))
-      this.#execs.set(record.id, new Exec(this.#folder, record));
+      this.#execs.set(record.id, new HostExec(this.#folder, record));
   }
 
-  get all(): IterableIterator<Exec> {
+  get all(): IterableIterator<HostExec> {
     return this.#execs.values();
   }
-  find(id: ExecId): Exec | undefined {
+  find(id: ExecId): HostExec | undefined {
     return this.#execs.get(id);
   }
   /** A supervisor answers. */
@@ -121,7 +121,7 @@ export class VmExecs {
     return this.#channel?.closed === false && this.#channel.session !== null;
   }
   /** To the supervisor; dropped while there is none, because a hello sends it again. */
-  sendTo({ key }: Exec): Send {
+  sendTo({ key }: HostExec): Send {
     return (type, payload) => this.#channel?.send(type, key, payload);
   }
 
@@ -146,7 +146,7 @@ export class VmExecs {
   }
 
   /** Starts it, unless it was started before. Null: it runs. @throws ExecsUnavailableError, the guest agent's errors */
-  async start(machine: ExecMachine, call: StartCall): Promise<Refusal | null> {
+  async start(machine: ExecMachine, call: StartCall): Promise<ExecRefusal | null> {
     if (this.#execs.has(call.exec_id)) return null;
     await this.#ready(machine);
     this.#asked.add(call.exec_id);
@@ -158,7 +158,7 @@ export class VmExecs {
   }
 
   /** Starts a task of the guest's supervisor. @throws ExecsUnavailableError, the guest agent's errors */
-  async startTask(machine: ExecMachine, words: readonly Uint8Array[]): Promise<GuestTask | Refusal> {
+  async startTask(machine: ExecMachine, words: readonly Uint8Array[]): Promise<GuestTask | ExecRefusal> {
     if (this.#tasks.size >= FILE_CALLS_MAX)
       return { field: 'busy', issue: `${FILE_CALLS_MAX} requests for files are served at once` };
     await this.#ready(machine);
@@ -186,9 +186,9 @@ export class VmExecs {
   }
 
   /** Its answer to a start. */
-  async #ask(machine: ExecMachine, type: string, key: string, words: Buffer): Promise<Refusal | null> {
+  async #ask(machine: ExecMachine, type: string, key: string, words: Buffer): Promise<ExecRefusal | null> {
     const known = this.#starts.get(key);
-    const asked = known ?? Promise.withResolvers<Refusal | null>();
+    const asked = known ?? Promise.withResolvers<ExecRefusal | null>();
     if (!known) {
       this.#starts.set(key, asked);
       this.#channel?.send(type, key, words);
@@ -253,9 +253,9 @@ export class VmExecs {
     }
   }
 
-  #add(id: ExecId, session: string | null): Exec {
+  #add(id: ExecId, session: string | null): HostExec {
     const known = { session, end: null, output_bytes: 0, streamed_input: false, reported: false };
-    const exec = new Exec(this.#folder, { id, ...known });
+    const exec = new HostExec(this.#folder, { id, ...known });
     exec.update({});
     this.#execs.set(id, exec);
     this.#asked.delete(id);
@@ -401,7 +401,7 @@ export class VmExecs {
     return this.#unasked <= UNASKED_MAX;
   }
 
-  #finish(exec: Exec, payload: Buffer): void {
+  #finish(exec: HostExec, payload: Buffer): void {
     const [by_signal = 0, code = 0, timed_out = 0] = payload;
     const ago_ms = Math.min(offsetAt(payload, 11), Date.now());
     const ended_at = rfc3339(new Date(Date.now() - ago_ms));
@@ -419,7 +419,7 @@ export class VmExecs {
   }
 
   /** `lostWith`: null for an exec that may still run. */
-  #lose(lostWith: (exec: Exec) => LostWith | null): void {
+  #lose(lostWith: (exec: HostExec) => LostWith | null): void {
     const ended_at = rfc3339(new Date());
     const lost = { state: 'lost', exit_code: null, signal: null, timed_out: false, ended_at } as const;
     for (const exec of this.all) {

@@ -23,7 +23,7 @@ import type { Log } from '../../shared/log.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
 
-export interface HostImage {
+export interface LocalImage {
   readonly id: string;
   /** SHA-256 of the root file system: two builds of one recipe differ, and a disk belongs to exactly one. */
   readonly version: string;
@@ -53,7 +53,7 @@ async function namesIn(folder: string): Promise<string[]> {
 }
 
 /** null: there is none, or it is incomplete. */
-export async function readHostImage(folder: string, newest: boolean): Promise<HostImage | null> {
+export async function readHostImage(folder: string, newest: boolean): Promise<LocalImage | null> {
   try {
     const manifest: unknown = JSON.parse(await readFile(join(folder, 'manifest.json'), 'utf8'));
     if (!isImageManifest(manifest)) return null;
@@ -78,8 +78,8 @@ export async function readHostImage(folder: string, newest: boolean): Promise<Ho
 }
 
 /** All complete images. */
-export async function listHostImages(images_dir: string): Promise<HostImage[]> {
-  const found: HostImage[] = [];
+export async function listHostImages(images_dir: string): Promise<LocalImage[]> {
+  const found: LocalImage[] = [];
   for (const id of await namesIn(images_dir)) {
     const current = await readFile(join(images_dir, id, 'current', 'manifest.json'), 'utf8').catch(() => '');
     for (const name of await namesIn(join(images_dir, id))) {
@@ -95,7 +95,7 @@ export async function findHostImage(
   images_dir: string,
   id: string,
   version: string | null,
-): Promise<HostImage | null> {
+): Promise<LocalImage | null> {
   const images = (await listHostImages(images_dir)).filter((image) => image.id === id);
   if (version !== null) return images.find((each) => each.version === version) ?? null;
   return images.find((each) => each.newest) ?? images[0] ?? null;
@@ -124,7 +124,7 @@ export class ImageKeeper {
   readonly #durable = new Set<string>();
   readonly #fetching = new Map<
     string,
-    { readonly image: Promise<HostImage>; readonly given_up: () => boolean }
+    { readonly image: Promise<LocalImage>; readonly given_up: () => boolean }
   >();
   #turn: Promise<unknown> = Promise.resolve();
 
@@ -152,7 +152,7 @@ export class ImageKeeper {
    * The image of a disk: exactly `version`, or the newest if that is null. Fetched if it is not on this host.
    * @throws ImageError naming the missing parts, store errors, ControlPlaneUnavailable
    */
-  async forDisk(id: string, version: string | null, signal?: AbortSignal): Promise<HostImage> {
+  async forDisk(id: string, version: string | null, signal?: AbortSignal): Promise<LocalImage> {
     const { images_dir, client } = this.#options;
     const here = await findHostImage(images_dir, id, version);
     if (here) return here;
@@ -200,7 +200,7 @@ export class ImageKeeper {
     id: string,
     { version, index_sha256 }: { version: string; index_sha256: string },
     signal: AbortSignal | undefined,
-  ): Promise<HostImage> {
+  ): Promise<LocalImage> {
     const { images_dir, store, log } = this.#options;
     const folder = join(images_dir, id, version.slice(0, 12));
     // Another call may have fetched it since the request, and VMs may run on it.
@@ -236,13 +236,13 @@ export class ImageKeeper {
   }
 
   /** One call at a time; a later call finds the images settled. */
-  #settle(images: readonly HostImage[], needed: boolean, signal: AbortSignal): Promise<void> {
+  #settle(images: readonly LocalImage[], needed: boolean, signal: AbortSignal): Promise<void> {
     const mine = this.#turn.then(() => this.#settleNow(images, needed, signal));
     this.#turn = mine.catch(() => undefined);
     return mine;
   }
 
-  async #settleNow(images: readonly HostImage[], needed: boolean, signal: AbortSignal): Promise<void> {
+  async #settleNow(images: readonly LocalImage[], needed: boolean, signal: AbortSignal): Promise<void> {
     const { client, log } = this.#options;
     const known = needed ? this.#durable : this.#settled;
     const open = images.filter(({ version }) => !known.has(version)).slice(0, IMAGES_MAX);
@@ -277,7 +277,7 @@ export class ImageKeeper {
 
   async #carryOutVerdict(
     verdict: OfferResponse['verdicts'][number] | undefined,
-    image: HostImage,
+    image: LocalImage,
     signal: AbortSignal,
   ): Promise<void> {
     const { client, store, log } = this.#options;
@@ -297,7 +297,7 @@ export class ImageKeeper {
   }
 
   /** It is not needed any more. The current version of the standard image stays, for new disks. */
-  async #remove({ id, version, folder }: HostImage): Promise<void> {
+  async #remove({ id, version, folder }: LocalImage): Promise<void> {
     const { images_dir, log } = this.#options;
     const current = await readlink(join(images_dir, id, 'current')).catch(() => null);
     if (current === basename(folder) && id.startsWith('debian-12')) return;

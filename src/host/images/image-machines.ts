@@ -37,7 +37,7 @@ import {
   launchVm,
   waitForExit,
 } from '../qemu/qemu-process.ts';
-import type { HostImage } from './host-images.ts';
+import type { LocalImage } from './host-images.ts';
 import { UnusableImageError } from './read-tar.ts';
 
 const run = promisify(execFile);
@@ -51,7 +51,7 @@ const MEMORY_MIB = 512;
 const CONSOLE_CHARS = 16 * 1024;
 
 export interface CheckOptions {
-  readonly image: HostImage;
+  readonly image: LocalImage;
   /** A folder of the agent's, with a path short enough for sockets. */
   readonly work_dir: string;
   readonly accel: Accelerator;
@@ -102,7 +102,7 @@ export async function checkBoot(options: CheckOptions): Promise<void> {
     await check({ agent, vm, image, port: ssh_forward_port, work_dir, signal });
   } catch (error) {
     options.signal.throwIfAborted();
-    const said = lastLines(console.text());
+    const said = lastOutput(console.text());
     throw new UnusableImageError(
       `booted to be checked, ${messageOf(error)}${said ? ` (console: ${said})` : ''}`,
       {
@@ -124,7 +124,7 @@ export async function checkBoot(options: CheckOptions): Promise<void> {
 interface Checked {
   readonly agent: GuestAgent;
   readonly vm: LaunchedVm;
-  readonly image: HostImage;
+  readonly image: LocalImage;
   readonly port: number;
   readonly work_dir: string;
   readonly signal: AbortSignal;
@@ -186,7 +186,7 @@ async function login(port: number, key_path: string, signal: AbortSignal): Promi
 async function inGuest(agent: GuestAgent, command: string): Promise<string> {
   try {
     const { stdout } = await guestExec(agent, { path: '/bin/sh', args: ['-c', command], timeout_ms: 10_000 });
-    return lastLines(stdout.toString('latin1'));
+    return lastOutput(stdout.toString('latin1'));
   } catch {
     return '';
   }
@@ -212,7 +212,7 @@ const MAX_OUTPUT_CHARS = 256 * 1024;
 export interface InstallOptions {
   readonly rootfs_path: string;
   /** debian-12, with kernel, initrd and files. */
-  readonly base: HostImage;
+  readonly base: LocalImage;
   readonly accel: Accelerator;
   readonly qemu_binary: string;
   readonly run_as: { readonly uid: number; readonly gid: number } | null;
@@ -262,7 +262,7 @@ export async function installInMachine(options: InstallOptions): Promise<void> {
   if (output.includes(DONE)) return;
   const problems = problemsIn(output);
   if (problems.length > 0) throw new UnusableImageError(problems.join('; '));
-  throw new UnusableImageError(`Berth's files could not be installed in it: ${lastLines(output)}`);
+  throw new UnusableImageError(`Berth's files could not be installed in it: ${lastOutput(output)}`);
 }
 
 /** The problems that the machine has printed. */
@@ -271,7 +271,7 @@ export function problemsIn(output: string): string[] {
 }
 
 /** For people, without escape sequences. */
-export function lastLines(output: string): string {
+export function lastOutput(output: string): string {
   const lines = output.replace(TERMINAL, '\n').split('\n').map(untrustedText);
   const said = lines.filter((line) => line !== '').slice(-3);
   return untrustedText(said.join(' | '));

@@ -25,7 +25,7 @@ import { present } from '../../shared/assert.ts';
 import type { Jail } from '../qemu/confinement.ts';
 import type { Accelerator } from '../qemu/qemu-command.ts';
 import { isQcow2, looksLikeDisk, rootOfDisk } from './disk-file.ts';
-import { type HostImage, readHostImage } from './host-images.ts';
+import { type LocalImage, readHostImage } from './host-images.ts';
 import { checkBoot, installInMachine } from './image-machines.ts';
 import { ImageTree } from './image-tree.ts';
 import { layerEntries, ociLayers } from './oci-layout.ts';
@@ -46,12 +46,12 @@ const MAX_BLOCKS = 1024 * 262_144;
 /** Space to leave free on the host's disk. */
 const SPARE_BYTES = GIB;
 
-export interface MakeOptions {
+export interface MakeImageOptions {
   readonly id: string;
   /** Path of a tarball, an OCI layout (folder or tarball), or a raw or qcow2 disk. */
   readonly given: string;
   readonly images_dir: string;
-  readonly base: HostImage;
+  readonly base: LocalImage;
   readonly max_bytes: number;
   readonly accel: Accelerator;
   readonly qemu_binary: string;
@@ -63,7 +63,7 @@ export interface MakeOptions {
 }
 
 /** @throws UnusableImageError when the input cannot become an image */
-export async function makeOwnImage(options: MakeOptions): Promise<HostImage> {
+export async function makeOwnImage(options: MakeImageOptions): Promise<LocalImage> {
   const { id, images_dir, base, say } = options;
   const work_dir = await mkdtemp(join(images_dir, '.add-'));
   await chmod(work_dir, 0o711);
@@ -96,7 +96,7 @@ export async function makeOwnImage(options: MakeOptions): Promise<HostImage> {
 }
 
 /** Publishes the image, which new disks then use. */
-async function publish(image: HostImage, images_dir: string): Promise<HostImage> {
+async function publish(image: LocalImage, images_dir: string): Promise<LocalImage> {
   const name = image.version.slice(0, 12);
   const folder = join(images_dir, image.id, name);
   await mkdir(join(images_dir, image.id), { recursive: true });
@@ -121,7 +121,7 @@ async function sync(path: string): Promise<void> {
 
 /** Makes the root file system of the input as a file in `work_dir`, which other users may search. @throws UnusableImageError */
 export async function rootOf(
-  options: Pick<MakeOptions, 'given' | 'max_bytes' | 'run_as' | 'jail' | 'say'>,
+  options: Pick<MakeImageOptions, 'given' | 'max_bytes' | 'run_as' | 'jail' | 'say'>,
   work_dir: string,
 ): Promise<string> {
   const { given, max_bytes, say } = options;
@@ -210,7 +210,7 @@ async function fileSystem(
   return path;
 }
 
-async function manifestOf(id: string, { manifest }: HostImage, rootfs_path: string): Promise<ImageManifest> {
+async function manifestOf(id: string, { manifest }: LocalImage, rootfs_path: string): Promise<ImageManifest> {
   const hash = createHash('sha256');
   for await (const chunk of createReadStream(rootfs_path, { highWaterMark: MIB })) hash.update(chunk);
   const version = hash.digest('hex');

@@ -19,8 +19,8 @@ import {
   bootMs,
   type FoundVm,
   findOrphans,
-  identityOf,
-  isAlive,
+  identityOfProcess,
+  isProcessAlive,
   isStopped,
   killProcess,
   type ProcessIdentity,
@@ -33,7 +33,7 @@ const WHILE_OVER_MS = 100;
 type FencerPaths = Pick<Paths, 'lease' | 'fencer' | 'fenced' | 'vms'>;
 
 export async function runFencer(paths: FencerPaths, log: Log, signal: AbortSignal): Promise<void> {
-  writeFileSync(`${paths.fencer}.new`, JSON.stringify(present(identityOf(process.pid), 'ourselves')));
+  writeFileSync(`${paths.fencer}.new`, JSON.stringify(present(identityOfProcess(process.pid), 'ourselves')));
   renameSync(`${paths.fencer}.new`, paths.fencer);
   log.info('the fencer watches the lease');
   let told = false;
@@ -55,7 +55,7 @@ export async function runFencer(paths: FencerPaths, log: Log, signal: AbortSigna
 export function runningFencer({ fencer }: Pick<Paths, 'fencer'>): ProcessIdentity | null {
   try {
     const identity = JSON.parse(readFileSync(fencer, 'utf8')) as ProcessIdentity;
-    return isAlive(identity) ? identity : null;
+    return isProcessAlive(identity) ? identity : null;
   } catch {
     return null;
   }

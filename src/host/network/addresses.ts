@@ -42,7 +42,8 @@ export function tapName(slot: number): string {
   return `vm${slot}`;
 }
 
-export function sshPortOf(tap_name: string): number {
+/** The slot that a TAP device is named after. */
+export function slotOf(tap_name: string): number {
   return Number(tap_name.replace(/^vm/, ''));
 }
 

@@ -17,7 +17,7 @@ import { networkInterfaces } from 'node:os';
 import { join } from 'node:path';
 import { messageOf } from '../../shared/errors.ts';
 import { egressProxyUid } from '../qemu/confinement.ts';
-import { GUESTS_END, guestAddress, HOST_END, sshPortOf, tapName } from './addresses.ts';
+import { GUESTS_END, guestAddress, HOST_END, slotOf, tapName } from './addresses.ts';
 import { forgetConnections, removeHeld } from './hold-connections.ts';
 import {
   dataFolderId,
@@ -160,7 +160,7 @@ async function removeOldTables(network: GuestNetwork): Promise<void> {
   const there = new Set(links.map(({ ifname }) => ifname));
   for (const { table } of listed.nftables) {
     if (!table || there.has(table.name)) continue;
-    await forgetConnections(network, sshPortOf(table.name));
+    await forgetConnections(network, slotOf(table.name));
     await inNetwork(network, ['nft', 'delete', 'table', 'netdev', 'handle', String(table.handle)]);
   }
 }

@@ -157,13 +157,13 @@ export function inJail({ jail, files, user, info_fd }: JailedCommand, command: r
       ? ['--unshare-net', '--cap-drop', 'ALL', '--cap-add', 'CAP_DAC_READ_SEARCH']
       : []),
     '--',
-    ...(user === 'operator' ? [] : asUser(user, info_fd === undefined ? ['--pdeathsig', 'KILL'] : [])),
+    ...(user === 'operator' ? [] : asVmUser(user, info_fd === undefined ? ['--pdeathsig', 'KILL'] : [])),
     ...command,
   ];
 }
 
 /** A command prefix that switches to a VM's user for good. Switching clears the effect of `--die-with-parent`. */
-export function asUser({ uid, gid }: VmUser, more: readonly string[] = []): string[] {
+export function asVmUser({ uid, gid }: VmUser, more: readonly string[] = []): string[] {
   const ids = ['--reuid', String(uid), '--regid', String(gid), '--clear-groups'];
   return ['setpriv', ...ids, '--inh-caps=-all', '--no-new-privs', ...more, '--'];
 }

@@ -23,11 +23,11 @@ export type Accelerator = (typeof ACCELERATORS)[number];
  * microvm: virtio-mmio, no PCI, boots faster, needs KVM's clock. q35: the same devices on PCI, and an HPET. Under TCG it is
  * the only machine with a correct guest clock (docs/adr/0021-qemu-and-machine-types.md).
  */
-export const MACHINES = ['microvm', 'q35'] as const;
-export type Machine = (typeof MACHINES)[number];
+export const MACHINE_TYPES = ['microvm', 'q35'] as const;
+export type MachineType = (typeof MACHINE_TYPES)[number];
 
 /** The description of a VM, from which `qemu-command.ts` makes QEMU's arguments. */
-export function machineFor(accel: Accelerator): Machine {
+export function machineFor(accel: Accelerator): MachineType {
   return accel === 'kvm' ? 'microvm' : 'q35';
 }
 
@@ -54,7 +54,7 @@ export interface VmSpec {
   readonly cpus: number;
   readonly memory_mib: number;
   readonly accel: Accelerator;
-  readonly machine?: Machine;
+  readonly machine?: MachineType;
   readonly kernel_path: string;
   readonly initrd_path: string;
   /** A DNS name. The guest sets it at boot. */
@@ -237,7 +237,7 @@ export function probeArguments(probe: {
   ];
 }
 
-export function commonArguments(machine: Machine, accel: Accelerator): string[] {
+export function commonArguments(machine: MachineType, accel: Accelerator): string[] {
   return [
     '-no-user-config',
     '-nodefaults',
@@ -266,7 +266,7 @@ function givenArguments({ host_key_path: key, incoming }: VmSpec): string[] {
   return ['-incoming', incoming === 'told' ? 'defer' : `unix:${incoming.socket_path}`];
 }
 
-function channelArguments(spec: VmSpec, machine: Machine): string[] {
+function channelArguments(spec: VmSpec, machine: MachineType): string[] {
   const sockets = vmSockets(spec.runtime_dir);
   const listen = (id: string, path: string): string[] => [
     '-chardev',
@@ -313,7 +313,7 @@ function channelArguments(spec: VmSpec, machine: Machine): string[] {
  * - werror=stop, rerror=stop: an I/O error of the host pauses the guest until `cont`; the guest never sees it.
  * File locks stay on `auto`, so no second QEMU opens the overlay for writing.
  */
-function diskArguments(spec: VmSpec, machine: Machine): string[] {
+function diskArguments(spec: VmSpec, machine: MachineType): string[] {
   return [
     ...blockdev({
       driver: 'file',
@@ -367,7 +367,7 @@ function lazyNode(lazy: LazyBacking): BlockdevOptions {
   };
 }
 
-function networkArguments(spec: VmSpec, machine: Machine): string[] {
+function networkArguments(spec: VmSpec, machine: MachineType): string[] {
   return [
     '-netdev',
     netdev(spec.network),
@@ -419,7 +419,7 @@ export function macAddress(instance_id: string): string {
   return `52:54:00:${[...digest.subarray(0, 3)].map((byte) => byte.toString(16).padStart(2, '0')).join(':')}`;
 }
 
-export function onBus(driver: string, machine: Machine): string {
+export function onBus(driver: string, machine: MachineType): string {
   return `${driver}-${machine === 'microvm' ? 'device' : 'pci'}`;
 }
 

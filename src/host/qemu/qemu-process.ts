@@ -31,7 +31,7 @@ import { errnoOf, messageOf } from '../../shared/errors.ts';
 import { isId } from '../../shared/ids.ts';
 import { backoffMs, pause } from '../../shared/retry.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
-import { asUser, CLEAN_ENV, inJail, type Jail, type JailFiles, takeRuntimeDir } from './confinement.ts';
+import { asVmUser, CLEAN_ENV, inJail, type Jail, type JailFiles, takeRuntimeDir } from './confinement.ts';
 import { vmSockets } from './qemu-command.ts';
 import { QmpClient } from './qmp-client.ts';
 
@@ -69,7 +69,7 @@ const START_TIME = 19;
  *
  * The identity of a living process; null: no process, or a zombie.
  */
-export function identityOf(pid: number): ProcessIdentity | null {
+export function identityOfProcess(pid: number): ProcessIdentity | null {
   const fields = statFields(pid);
   if (!fields || fields[STATE] === 'Z' || fields[STATE] === 'X') return null;
   return { pid, start_time: Number(fields[START_TIME]), boot_id: bootId() };
@@ -79,25 +79,25 @@ export function isSameProcess(one: ProcessIdentity, other: ProcessIdentity): boo
   return one.pid === other.pid && one.start_time === other.start_time && one.boot_id === other.boot_id;
 }
 
-export function isAlive(identity: ProcessIdentity): boolean {
-  const found = identityOf(identity.pid);
+export function isProcessAlive(identity: ProcessIdentity): boolean {
+  const found = identityOfProcess(identity.pid);
   return found !== null && isSameProcess(found, identity);
 }
 
 /** Paused by SIGSTOP. */
 export function isStopped(identity: ProcessIdentity): boolean {
-  return isAlive(identity) && statFields(identity.pid)?.[STATE] === 'T';
+  return isProcessAlive(identity) && statFields(identity.pid)?.[STATE] === 'T';
 }
 
 /** The process's user; null: it has ended. */
-export function userOf(identity: ProcessIdentity): number | null {
+export function userOfProcess(identity: ProcessIdentity): number | null {
   const uid = /^Uid:\t(\d+)/m.exec(procFile(identity.pid, 'status') ?? '')?.[1];
-  return uid !== undefined && isAlive(identity) ? Number(uid) : null;
+  return uid !== undefined && isProcessAlive(identity) ? Number(uid) : null;
 }
 
 /** Signals the process. Returns false when it has ended. @throws EPERM */
 export function killProcess(identity: ProcessIdentity, signal: NodeJS.Signals): boolean {
-  if (!isAlive(identity)) return false;
+  if (!isProcessAlive(identity)) return false;
   try {
     return process.kill(identity.pid, signal);
   } catch (error) {
@@ -109,7 +109,7 @@ export function killProcess(identity: ProcessIdentity, signal: NodeJS.Signals): 
 /** Resolves to true once the process has ended, to false after `timeout_ms`. */
 export async function waitForExit(identity: ProcessIdentity, timeout_ms: number): Promise<boolean> {
   const deadline = performance.now() + timeout_ms;
-  for (let wait_ms = 1; isAlive(identity); wait_ms = Math.min(50, wait_ms * 2)) {
+  for (let wait_ms = 1; isProcessAlive(identity); wait_ms = Math.min(50, wait_ms * 2)) {
     const left_ms = deadline - performance.now();
     if (left_ms <= 0) return false;
     await pause(Math.min(wait_ms, left_ms));
@@ -167,7 +167,7 @@ export interface LaunchOptions {
   readonly runtime_dir: string;
   /** The agent's file descriptor. QEMU gets it as {@link MEMORY_FD}. */
   readonly memory_fd?: number;
-  /** QEMU's messages, truncated at the start. Limit it with {@link boundLog}. */
+  /** QEMU's messages, truncated at the start. Limit it with {@link boundQemuLog}. */
   readonly log_path: string;
   /** Time limit until QMP replies. Default 15 s. */
   readonly timeout_ms?: number;
@@ -239,7 +239,7 @@ function spawnQemu(
   assert((!jail && !onTap) || run_as, 'a jail or a TAP device takes a user');
   const qemu = [qemu_binary, ...options.arguments];
   const jailed = jail && run_as ? inJail({ ...jail, user: run_as, info_fd: INFO_FD }, qemu) : qemu;
-  const as_user = onTap && run_as && !jail ? [...asUser(run_as), ...jailed] : jailed;
+  const as_user = onTap && run_as && !jail ? [...asVmUser(run_as), ...jailed] : jailed;
   const [file = '', ...words] = onTap ? onTap(as_user) : as_user;
   const stdio: StdioOptions = ['ignore', log_fd, log_fd];
   if (jail) stdio.push(memory_fd ?? 'ignore', 'pipe');
@@ -255,7 +255,7 @@ function spawnQemu(
 
 /** Node has not reaped the child yet, so its pid is not reused. */
 function childIdentity({ pid }: ChildProcess): ProcessIdentity | null {
-  return pid === undefined ? null : identityOf(pid);
+  return pid === undefined ? null : identityOfProcess(pid);
 }
 
 /** Also what the child has started: bubblewrap's own child would wait for it for ever. */
@@ -273,7 +273,7 @@ async function jailedIdentity({ stdio }: ChildProcess, timeout_ms: number): Prom
   const late = setTimeout(() => pipe.destroy(), timeout_ms);
   try {
     const { 'child-pid': pid } = JSON.parse(await text(pipe)) as { 'child-pid': number };
-    return identityOf(pid);
+    return identityOfProcess(pid);
   } catch {
     // bubblewrap has ended before. Exit code and log have the reason.
     return null;
@@ -335,7 +335,7 @@ export async function findMonitor(
       assert(error instanceof Error, 'a failed connection says why');
       const code = errnoOf(error);
       if (isStopped(identity)) throw new Error('its process is paused', { cause: error });
-      if (NOBODY_LISTENS.includes(code ?? '') || !isAlive(identity)) return error;
+      if (NOBODY_LISTENS.includes(code ?? '') || !isProcessAlive(identity)) return error;
       if (code !== undefined && code !== QUEUE_IS_FULL) throw error;
       if (performance.now() >= deadline) return error;
       await pause(backoffMs(attempt, 20, 500));
@@ -357,7 +357,7 @@ export function onVmExit(
 ): () => void {
   let listening = true;
   const stop = qmp.onClose(async (reason) => {
-    const gone = reason.by_us ? !isAlive(identity) : await waitForExit(identity, EXIT_GRACE_MS);
+    const gone = reason.by_us ? !isProcessAlive(identity) : await waitForExit(identity, EXIT_GRACE_MS);
     if (listening) listener(gone ? 'exited' : 'disconnected');
   });
   return () => {
@@ -383,10 +383,10 @@ export function findOrphans(runtime_root: string): FoundVm[] {
   const root = runtime_root.endsWith('/') ? runtime_root : `${runtime_root}/`;
   const [running, launching]: [FoundVm[], FoundVm[]] = [[], []];
   for (const pid of allPids()) {
-    const identity = identityOf(pid);
+    const identity = identityOfProcess(pid);
     const argv = commandLineOf(pid);
     const vm = identity && describeCommandLine(argv);
-    if (!identity || !vm?.runtime_dir.startsWith(root) || !isAlive(identity)) continue;
+    if (!identity || !vm?.runtime_dir.startsWith(root) || !isProcessAlive(identity)) continue;
     (LAUNCHERS.includes(basename(argv[0] ?? '')) ? launching : running).push({ identity, ...vm });
   }
   const ran = new Set(running.map(({ runtime_dir }) => runtime_dir));
@@ -418,7 +418,7 @@ function valueAfter(argv: readonly string[], option: string, prefix: string): st
  * Truncates a log over `max_bytes` to its last half. Safe while QEMU appends to it. Call it regularly, because a guest can
  * make QEMU write messages.
  */
-export function boundLog(log_path: string, max_bytes: number): void {
+export function boundQemuLog(log_path: string, max_bytes: number): void {
   const fd = openSync(log_path, constants.O_RDWR | constants.O_APPEND | constants.O_NOFOLLOW);
   try {
     if (fstatSync(fd).size <= max_bytes) return;

@@ -31,7 +31,7 @@ import {
 import { type HostContext, vmOwner } from '../host-context.ts';
 import { removeLimits, takeRuntimeDir, type VmUser } from '../qemu/confinement.ts';
 import { vmSockets } from '../qemu/qemu-command.ts';
-import { boundLog, isAlive, userOf } from '../qemu/qemu-process.ts';
+import { boundQemuLog, isProcessAlive, userOfProcess } from '../qemu/qemu-process.ts';
 import { fillMachine, launchMachine } from '../vm/launch-machine.ts';
 import { Machine } from '../vm/machine.ts';
 import {
@@ -116,7 +116,7 @@ async function repairMachine(machine: Machine, disk: DiskState, retry: Retry): P
 /** Before any file in the sockets' folder is touched: an earlier agent may have left the folder to the VM's user. */
 function takeSockets({ context, folder: { runtime }, record }: Adoption): VmUser | null {
   const { vm_gid: gid } = context;
-  const uid = gid === null ? null : userOf(record.identity);
+  const uid = gid === null ? null : userOfProcess(record.identity);
   if (uid === null || gid === null) return null;
   if (existsSync(runtime)) takeRuntimeDir(runtime, uid, Object.values(vmSockets(runtime)));
   return { uid, gid };
@@ -127,7 +127,7 @@ async function serveAgain(
   owner: VmUser | null,
 ): Promise<LazyOverlay | null> {
   const { lazy } = record;
-  if (!lazy || !isAlive(record.identity)) return null;
+  if (!lazy || !isProcessAlive(record.identity)) return null;
   disk.setFilled('no');
   return LazyOverlay.open({ context, runtime_dir: folder.runtime, disk, owner, ...lazy });
 }
@@ -501,7 +501,7 @@ export class LocalVm {
 
   /** A guest can make QEMU write warnings without end. */
   boundLog(): void {
-    if (this.#machine) boundLog(this.#folder.qemu_log, QEMU_LOG_MAX_BYTES);
+    if (this.#machine) boundQemuLog(this.#folder.qemu_log, QEMU_LOG_MAX_BYTES);
   }
 
   /** Removes everything of the instance from this host. There is no machine. */

@@ -147,13 +147,13 @@ function decideStopped(now: Situation): Step {
 }
 
 /** How the end of a boot was reported. A `failed` VM can still be saved by a stop; a `suspended` one can still be stopped. */
-export interface Ending {
+export interface BootEnding {
   readonly vm_id: string;
   readonly how: 'stopped' | 'suspended' | 'failed';
 }
 
 export function hasEnded(
-  ended: Ending | null,
+  ended: BootEnding | null,
   { vm_id, desired }: Pick<Assignment, 'vm_id' | 'desired'>,
 ): boolean {
   if (ended?.vm_id !== vm_id) return false;
@@ -163,7 +163,7 @@ export function hasEnded(
 /** Without a machine, nothing is left to do on this host. */
 export function isFinished(
   assignment: Pick<Assignment, 'vm_id' | 'desired'> | null,
-  ended: Ending | null,
+  ended: BootEnding | null,
 ): boolean {
   if (assignment === null) return true;
   return ['stopped', 'suspended', 'deleted'].includes(assignment.desired) && hasEnded(ended, assignment);

@@ -51,7 +51,7 @@ import {
 } from './guest-steps.ts';
 import { LocalVm } from './local-vm.ts';
 import {
-  type Ending,
+  type BootEnding,
   hasEnded,
   interrupts,
   isFinished,
@@ -154,7 +154,7 @@ export class Reconciler {
   #assignment: Assignment | null | undefined = undefined;
   #step: StepUnderWay | null = null;
   /** The boot whose end was reported. */
-  #ended: Ending | null = null;
+  #ended: BootEnding | null = null;
   /** The machine that is waited for, until its guest answers. */
   #awaited: Machine | null = null;
   /** A guest that had no host key when it was reported. */

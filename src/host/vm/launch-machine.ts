@@ -20,7 +20,7 @@ import { type OverlayVerdict, writesOf } from '../disk/judge-overlay.ts';
 import { LazyOverlay } from '../disk/lazy-overlay.ts';
 import { type NoteLoss, overlayPaths, prepareOverlay, removeOverlay } from '../disk/overlay-files.ts';
 import { type HostContext, networkKind, vmOwner } from '../host-context.ts';
-import type { HostImage } from '../images/host-images.ts';
+import type { LocalImage } from '../images/host-images.ts';
 import { guestAddress, type VmNetwork } from '../network/addresses.ts';
 import { onTap, routeToGuest, TAP_FD } from '../network/guest-network.ts';
 import { forgetConnections } from '../network/hold-connections.ts';
@@ -94,7 +94,7 @@ export class GuestMayRunError extends Error {
 interface FoundDisk {
   readonly head: DiskHead;
   readonly verdict: OverlayVerdict;
-  readonly image: HostImage;
+  readonly image: LocalImage;
 }
 
 /** A paused QEMU on its disk. */
@@ -297,7 +297,7 @@ async function letGo(
 /** The export below an overlay that is not whole. Fails at once if the head cannot be read. */
 async function serveBelow(
   { context, assignment, disk }: Launch,
-  image: HostImage,
+  image: LocalImage,
   owner: VmUser | null,
 ): Promise<LazyOverlay> {
   await disk.load();
@@ -399,7 +399,7 @@ export interface LaunchedQemu {
 
 export interface QemuParts {
   readonly folder: VmFolder;
-  readonly image: HostImage;
+  readonly image: LocalImage;
   readonly owner: VmUser | null;
   readonly lazy: LazyOverlay | null;
   /** The guest boots: QEMU passes it a host key. */

@@ -21,7 +21,7 @@ import { LoginWatch } from '../guest/sshd.ts';
 import type { GuestNetwork } from '../network/guest-network.ts';
 import type { VmUser } from '../qemu/confinement.ts';
 import { vmSockets } from '../qemu/qemu-command.ts';
-import { findMonitor, isAlive, killProcess, onVmExit, waitForExit } from '../qemu/qemu-process.ts';
+import { findMonitor, isProcessAlive, killProcess, onVmExit, waitForExit } from '../qemu/qemu-process.ts';
 import { QmpClient, type QmpEvent, type QmpEventData } from '../qemu/qmp-client.ts';
 import { ConsoleLog } from './console-log.ts';
 import { type GuestPorts, guestPortsOf } from './guest-ports.ts';
@@ -130,7 +130,7 @@ export class Machine {
     patience_ms?: number;
   }): Promise<Machine | null> {
     const { record, folder, log } = options;
-    if (!isAlive(record.identity)) return null;
+    if (!isProcessAlive(record.identity)) return null;
     const qmp = await findMonitor(record.identity, {
       path: vmSockets(folder.runtime).qmp,
       patience_ms: options.patience_ms ?? (options.lazy ? LAZY_MONITOR_MS : MONITOR_MS),

@@ -17,7 +17,7 @@ import type { MachineTraits } from '../../protocol/types.ts';
 import { release } from '../../shared/release.ts';
 import { syncFolder, writeFileDurably } from '../durable-file.ts';
 import { openAgentChannel } from '../guest/guest-agent.ts';
-import type { HostImage } from '../images/host-images.ts';
+import type { LocalImage } from '../images/host-images.ts';
 import type { VmNetwork } from '../network/addresses.ts';
 import { differenceOf, hardwareTraits, loadFile, qemuVersion } from '../qemu/migration.ts';
 import type { Accelerator } from '../qemu/qemu-command.ts';
@@ -34,7 +34,7 @@ const KEY = /^[0-9a-f]{32}$/;
 
 /** The properties that a machine must share with its template. */
 export interface Shape {
-  readonly image: HostImage;
+  readonly image: LocalImage;
   readonly cpus: number;
   readonly memory_mib: number;
   readonly accel: Accelerator;
@@ -93,7 +93,7 @@ export function openMemory({ folder }: Template): Promise<FileHandle> {
 }
 
 /** Changes when the file is written or replaced. */
-export async function identityOf(file: FileHandle): Promise<string> {
+export async function fileIdentity(file: FileHandle): Promise<string> {
   const { dev, ino, size, mtimeNs, ctimeNs } = await file.stat({ bigint: true });
   return [dev, ino, size, mtimeNs, ctimeNs].join(' ');
 }

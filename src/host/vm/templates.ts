@@ -34,8 +34,8 @@ import {
 import type { QmpClient } from '../qemu/qmp-client.ts';
 import {
   boundTemplates,
+  fileIdentity,
   findTemplate,
-  identityOf,
   isAsleep,
   makingFolder,
   noteUse,
@@ -56,7 +56,7 @@ const LOOK_EVERY_MS = 3_600_000;
 const MAX_WANTED = 8;
 
 export interface TemplatesOptions
-  extends Pick<MakeOptions, 'qemu_binary' | 'qemu_img_binary' | 'run_as' | 'jail'> {
+  extends Pick<MakeTemplateOptions, 'qemu_binary' | 'qemu_img_binary' | 'run_as' | 'jail'> {
   /** False: templates are neither made nor used. */
   readonly enabled: boolean;
   readonly templates_dir: string;
@@ -68,7 +68,7 @@ export interface TemplatesOptions
   readonly log: Log;
 }
 
-export interface Wanted {
+export interface WantedTemplate {
   readonly image: string;
   readonly image_version: string;
   readonly cpus: number;
@@ -77,7 +77,7 @@ export interface Wanted {
 
 export class Templates {
   readonly #options: TemplatesOptions;
-  readonly #wanted = new Map<string, Wanted>();
+  readonly #wanted = new Map<string, WantedTemplate>();
   readonly #rejections = new Map<string, number>();
   /** Verified files: template key → file identity. */
   readonly #verified = new Map<string, string>();
@@ -111,7 +111,7 @@ export class Templates {
   }
 
   async #verify(file: FileHandle, template: Template): Promise<void> {
-    const identity = await identityOf(file);
+    const identity = await fileIdentity(file);
     if (this.#verified.get(template.key) === identity) return;
     await verifyMemory(file, template);
     this.#verified.set(template.key, identity);
@@ -124,7 +124,7 @@ export class Templates {
   }
 
   /** Requests a template for a kind that had to boot. */
-  want(wanted: Wanted): void {
+  want(wanted: WantedTemplate): void {
     if (!this.#options.enabled || this.#wanted.size >= MAX_WANTED) return;
     this.#wanted.set(JSON.stringify(wanted), wanted);
     this.#changed.notify();
@@ -152,7 +152,10 @@ export class Templates {
     }
   }
 
-  async #make({ image: id, image_version, cpus, memory_mib }: Wanted, signal: AbortSignal): Promise<void> {
+  async #make(
+    { image: id, image_version, cpus, memory_mib }: WantedTemplate,
+    signal: AbortSignal,
+  ): Promise<void> {
     const { templates_dir, qemu_binary, qemu_img_binary, run_as, jail, accel, network, images, boots, log } =
       this.#options;
     const image = await images.forDisk(id, image_version, signal);
@@ -204,7 +207,7 @@ const EXIT_MS = 5_000;
 const SPARE_BYTES = 1024 ** 3;
 const LOWEST_PRIORITY = 19;
 
-export interface MakeOptions {
+export interface MakeTemplateOptions {
   readonly templates_dir: string;
   readonly shape: Shape;
   readonly qemu_binary: string;
@@ -226,7 +229,7 @@ export interface MakeOptions {
  *
  * Resolves when the template exists. When it throws, nothing is left of it.
  */
-async function makeTemplate(options: MakeOptions): Promise<void> {
+async function makeTemplate(options: MakeTemplateOptions): Promise<void> {
   const { templates_dir, shape, run_as, signal } = options;
   const work_dir = makingFolder(templates_dir);
   const runtime_dir = join(work_dir, 'run');
@@ -263,7 +266,7 @@ async function end(identity: ProcessIdentity): Promise<void> {
 }
 
 async function launch(
-  { shape, qemu_binary, qemu_img_binary, run_as, jail }: MakeOptions,
+  { shape, qemu_binary, qemu_img_binary, run_as, jail }: MakeTemplateOptions,
   work_dir: string,
   runtime_dir: string,
 ): Promise<LaunchedVm> {
@@ -322,7 +325,7 @@ async function untilAsleep(vm: LaunchedVm, agent_socket: string, signal: AbortSi
 }
 
 async function save(
-  { templates_dir, shape, run_as, signal }: MakeOptions,
+  { templates_dir, shape, run_as, signal }: MakeTemplateOptions,
   qmp: QmpClient,
   runtime_dir: string,
 ): Promise<void> {
