@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, test } from 'node:test';
 import { sql } from 'kysely';
-import { ImageCheck, type DiskVerdict, verifyEach, verifyInstance } from '../../src/cli/server/disks.ts';
+import { ImageCheck, type VerifiedDisk, verifyEach, verifyInstance } from '../../src/cli/server/disks.ts';
 import { Terminal } from '../../src/cli/terminal.ts';
 import { pathsIn } from '../../src/config/paths.ts';
 import { transaction } from '../../src/control-plane/db/pool.ts';
@@ -80,7 +80,11 @@ const context = {
 };
 const quietly = { terminal: new Terminal('quiet'), signal: new AbortController().signal };
 /** What the command does, in this process. */
-async function verdict(whole: boolean, id: InstanceId, generation: number | null = null): Promise<DiskVerdict> {
+async function verdict(
+  whole: boolean,
+  id: InstanceId,
+  generation: number | null = null,
+): Promise<VerifiedDisk> {
   const one = { id, name: id, generation, ...quietly };
   const found = await verifyInstance(context, new ImageCheck(context), one);
   assert.equal(found.whole, whole, JSON.stringify(found));

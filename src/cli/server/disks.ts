@@ -120,7 +120,7 @@ export async function freeObjects(terminal: Terminal, seconds: number): Promise<
   });
 }
 
-export interface DiskVerdict {
+export interface VerifiedDisk {
   readonly id: InstanceId;
   readonly name: string;
   readonly generation: number;
@@ -161,8 +161,8 @@ export async function verifyEach(
   context: VerifyContext,
   listed: readonly Found[],
   { instance, generation, terminal, signal }: VerifyRequest,
-): Promise<DiskVerdict[]> {
-  const verdicts: DiskVerdict[] = [];
+): Promise<VerifiedDisk[]> {
+  const verdicts: VerifiedDisk[] = [];
   const images = new ImageCheck(context);
   for (const { id, name } of listed) {
     try {
@@ -191,7 +191,7 @@ export async function verifyInstance(
   context: VerifyContext,
   images: ImageCheck,
   one: One,
-): Promise<DiskVerdict> {
+): Promise<VerifiedDisk> {
   const { db, disk_keys, store } = context;
   const { id, name, terminal, signal } = one;
   const progress = terminal.progress(`verifying ${name}`);
@@ -288,7 +288,7 @@ function describe({
   read_bytes,
   damages,
   problems,
-}: DiskVerdict): string {
+}: VerifiedDisk): string {
   if (generation === 0) return `${name}: nothing saved yet\n`;
   const read = `${plural(objects, 'object')}, ${plural(blocks, 'block')}, ${bytes(read_bytes)} read`;
   if (whole) return `${name}, generation ${generation}: intact (${read})\n`;
