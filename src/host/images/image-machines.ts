@@ -271,7 +271,7 @@ export function problemsIn(output: string): string[] {
 }
 
 /** For people, without escape sequences. */
-export function lastOutput(output: string): string {
+function lastOutput(output: string): string {
   const lines = output.replace(TERMINAL, '\n').split('\n').map(untrustedText);
   const said = lines.filter((line) => line !== '').slice(-3);
   return untrustedText(said.join(' | '));

@@ -23,7 +23,7 @@ export type Accelerator = (typeof ACCELERATORS)[number];
  * microvm: virtio-mmio, no PCI, boots faster, needs KVM's clock. q35: the same devices on PCI, and an HPET. Under TCG it is
  * the only machine with a correct guest clock (docs/adr/0021-qemu-and-machine-types.md).
  */
-export const MACHINE_TYPES = ['microvm', 'q35'] as const;
+const MACHINE_TYPES = ['microvm', 'q35'] as const;
 export type MachineType = (typeof MACHINE_TYPES)[number];
 
 /** The description of a VM, from which `qemu-command.ts` makes QEMU's arguments. */
