@@ -1,4 +1,7 @@
-/** API keys: /v1/api-keys, one describe a status. */
+/**
+ * API keys: /v1/api-keys and /v1/api-keys/:id/rotate, one describe a status; and which key made which:
+ * DELETE /v1/api-keys/:id?descendants=true ends all that was made with a leaked one.
+ */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { crc32 } from 'node:zlib';
@@ -9,7 +12,8 @@ import { accessApiForFile, auditOf, eventsOf } from '../support/access-api.ts';
 import { apiKeyCalls, type Key, type MadeKey } from '../support/api-keys.ts';
 import type { Answer, Page } from '../support/client.ts';
 import { assertError, withoutRequestId } from '../support/expect.ts';
-import type { Person } from '../support/people.ts';
+import { allBeforeAnyCommits } from '../support/lock-waits.ts';
+import { type Person, randomPublicKey } from '../support/people.ts';
 
 const api = await accessApiForFile();
 const { db } = api;
@@ -395,5 +399,281 @@ describe('422', () => {
     await api.as(ann).post('/v1/api-keys', { name: 'a', scope: 'vm:read' }, { headers });
     const other = await api.as(ann).post('/v1/api-keys', { name: 'b', scope: 'vm:read' }, { headers });
     assertError(other, 'IDEMPOTENCY_KEY_REUSED');
+  });
+});
+
+describe('200', () => {
+  test('a rotation returns a new key under the same id and ends the old one at once', async () => {
+    const ann = await api.member();
+    const made = await make(ann);
+    const answer = await rotate(ann, made.id);
+    assert.equal(answer.status, 200, answer.text);
+    assert.equal(answer.headers['cache-control'], 'no-store');
+    assert.equal(answer.body.id, made.id);
+    assert.equal(answer.body.previous_expires_at, null);
+    assert.deepEqual([await works(made.key), await works(answer.body.key)], [false, true]);
+    assert.equal((await eventsOf(db, ann.org_id)).at(-1)?.type, 'api_key.rotated');
+  });
+
+  test('with grace the old key works until the grace is over or the next rotation', async () => {
+    const ann = await api.member();
+    const made = await make(ann);
+    const { body: second } = await rotate(ann, made.id, { grace_seconds: 604_800 });
+    assert.deepEqual([await works(made.key), await works(second.key)], [true, true]);
+    await db
+      .updateTable('api_keys')
+      .set({ previous_expires_at: new Date(Date.now() - 1) })
+      .where('id', '=', made.id)
+      .execute();
+    assert.deepEqual([await works(made.key), await works(second.key)], [false, true]);
+    const { body: third } = await rotate(ann, made.id, { grace_seconds: 60 });
+    assert.deepEqual(
+      [await works(made.key), await works(second.key), await works(third.key)],
+      [false, true, true],
+    );
+    const { body: fourth } = await rotate(ann, made.id, { grace_seconds: 60 });
+    assert.deepEqual(
+      [await works(second.key), await works(third.key), await works(fourth.key)],
+      [false, true, true],
+    );
+  });
+
+  test('an administrator rotates a service account’s key', async () => {
+    const owner = await api.member();
+    const service_account_id = await api.serviceAccount(owner.org_id, 'vm:read');
+    const admin = await api.member({ org_id: owner.org_id, role: 'admin' });
+    const made = await make(owner, { service_account_id });
+    assert.equal((await rotate(admin, made.id)).status, 200);
+  });
+
+  test('a replay returns the same key, also after a further rotation', async () => {
+    const ann = await api.member();
+    const headers = { 'idempotency-key': 'k1' };
+    const json = { name: 'ci', scope: '*' };
+    const first = await api.as(ann).post<MadeKey>('/v1/api-keys', json, { headers });
+    await rotate(ann, first.body.id);
+    const second = await api.as(ann).post<MadeKey>('/v1/api-keys', json, { headers });
+    assert.deepEqual(second.body, first.body);
+    assert.equal(second.headers['idempotency-replayed'], 'true');
+    assert.equal(second.headers['cache-control'], 'no-store');
+    assert.equal((await api.as(ann).get<Page<Key>>('/v1/api-keys')).body.data.length, 1);
+  });
+});
+
+describe('400', () => {
+  test('bad grace', async () => {
+    const ann = await api.member();
+    const made = await make(ann);
+    for (const grace_seconds of [-1, 604_801, 1.5, '60', null]) {
+      assertError(await rotate(ann, made.id, { grace_seconds }), 'INVALID_REQUEST');
+    }
+  });
+});
+
+describe('403 FORBIDDEN', () => {
+  test('a key rotates nothing, not even itself', async () => {
+    const ann = await api.member();
+    const made = await make(ann, { scope: '*' });
+    assertError(await api.as(made.key).post(`/v1/api-keys/${made.id}/rotate`), 'FORBIDDEN');
+  });
+});
+
+describe('403 SUDO_REQUIRED', () => {
+  test('a rotation without a grant, or with an older session’s', async () => {
+    const ann = await api.member();
+    const made = await make(ann);
+    const path = `/v1/api-keys/${made.id}/rotate`;
+    const foreign = await api.sudo(await api.member());
+    for (const headers of [{}, foreign, { cookie: '__Secure-berth_sudo=x' }]) {
+      assertError(await api.as(ann).call('POST', path, { json: { colour: 1 }, headers }), 'SUDO_REQUIRED');
+    }
+    assert.ok(await works(made.key));
+  });
+});
+
+describe('409', () => {
+  test('a key that has expired is not rotated', async () => {
+    const ann = await api.member();
+    const made = await make(ann);
+    await db
+      .updateTable('api_keys')
+      .set({ expires_at: new Date(Date.now() - 1) })
+      .where('id', '=', made.id)
+      .execute();
+    const answer = await rotate(ann, made.id);
+    assertError(answer, 'CONFLICT', /has expired\. Make a new one/);
+  });
+});
+
+describe('412', () => {
+  test('a key that was rotated since it was read is neither rotated nor revoked', async () => {
+    const ann = await api.member();
+    const made = await make(ann);
+    const seen = { 'if-match': String((await api.as(ann).get(`/v1/api-keys/${made.id}`)).headers['etag']) };
+    assert.equal((await rotate(ann, made.id, {}, seen)).status, 200);
+    assertError(await rotate(ann, made.id, {}, seen), 'PRECONDITION_FAILED');
+    const path = `/v1/api-keys/${made.id}`;
+    assertError(await api.as(ann).call('DELETE', path, { headers: seen }), 'PRECONDITION_FAILED');
+  });
+});
+
+const WHOLE = { scope: '*' };
+const revoke = (who: Person | string, id: string, query = '?descendants=true') =>
+  api.as(who).delete(`/v1/api-keys/${id}${query}`);
+const read = async (who: Person, id: string) => (await api.as(who).get<Key>(`/v1/api-keys/${id}`)).body;
+async function addSshKey(who: Person | string): Promise<string> {
+  const body = { name: 'laptop', public_key: randomPublicKey().line };
+  const answer = await api.as(who).post<{ id: string }>('/v1/me/ssh-keys', body);
+  assert.equal(answer.status, 201, answer.text);
+  return answer.body.id;
+}
+const sshKeysOf = async (who: Person) =>
+  (await api.as(who).get<{ data: { id: string }[] }>('/v1/me/ssh-keys')).body.data.map(({ id }) => id);
+const work = async (keys: readonly MadeKey[]) => {
+  const found = [];
+  for (const { key } of keys) found.push(await works(key));
+  return found;
+};
+
+/** `leaked` has made `child`, and that one `grandchild`; a session has made `leaked` and `other`. */
+async function family() {
+  const ann = await api.member();
+  const leaked = await make(ann, WHOLE);
+  const child = await make(leaked.key, WHOLE);
+  const grandchild = await make(child.key, WHOLE);
+  return { ann, leaked, child, grandchild, other: await make(ann, WHOLE) };
+}
+
+describe('201', () => {
+  test('a key names the key that created it, or none if a session did; a rotation changes neither', async () => {
+    const { ann, leaked, child, grandchild } = await family();
+    assert.deepEqual(
+      [leaked, child, grandchild].map((key) => key.created_by_key),
+      [null, leaked.id, child.id],
+    );
+    assert.equal((await rotate(ann, leaked.id)).status, 200);
+    assert.equal((await read(ann, child.id)).created_by_key, leaked.id);
+    assert.equal((await rotate(ann, child.id)).body.created_by_key, leaked.id);
+  });
+});
+
+describe('204', () => {
+  test('a key alone: the keys that it created stay, and still name it', async () => {
+    const { ann, leaked, child, grandchild } = await family();
+    for (const query of ['', '?descendants=false']) {
+      const key = query === '' ? leaked : child;
+      assert.equal((await revoke(ann, key.id, query)).status, 204);
+    }
+    assert.deepEqual(await work([leaked, child, grandchild]), [false, false, true]);
+    assert.equal((await read(ann, grandchild.id)).created_by_key, child.id);
+  });
+
+  test('with its descendants: every API key and SSH key that was created with it, each as if it were revoked alone', async () => {
+    const { ann, leaked, child, grandchild, other } = await family();
+    const service_account_id = await api.serviceAccount(ann.org_id, '*');
+    const robot = await make(grandchild.key, { service_account_id });
+    const [by_leaked, by_grandchild] = [await addSshKey(leaked.key), await addSshKey(grandchild.key)];
+    const kept = [await addSshKey(other.key), await addSshKey(ann)];
+    assert.equal((await revoke(ann, leaked.id)).status, 204);
+    assert.deepEqual(await work([leaked, child, grandchild, robot, other]), [
+      ...[false, false, false, false, true],
+    ]);
+    assert.deepEqual((await sshKeysOf(ann)).sort(), kept.toSorted());
+
+    const gone = [leaked.id, child.id, grandchild.id, robot.id].sort();
+    const revoked = (await eventsOf(db, ann.org_id)).filter(({ type }) => type.endsWith('.revoked'));
+    const idsOf = (type: string, name: string) =>
+      revoked
+        .filter((event) => event.type === type)
+        .map(({ data }) => (data as Record<string, { id: string }>)[name]?.id)
+        .sort();
+    assert.deepEqual(idsOf('api_key.revoked', 'api_key'), gone);
+    assert.deepEqual(idsOf('ssh_key.revoked', 'ssh_key'), [by_leaked, by_grandchild].sort());
+    const audit = await auditOf(db, ann.org_id);
+    const noted = (action: string) =>
+      audit
+        .filter((entry) => entry.action === action)
+        .map(({ target }) => target)
+        .sort();
+    assert.deepEqual(noted('api_key.revoke'), gone);
+    assert.deepEqual(noted('ssh_key.revoke'), [by_leaked, by_grandchild].sort());
+  });
+
+  test('with its descendants, also those behind a key that was revoked earlier', async () => {
+    const { ann, leaked, child, grandchild } = await family();
+    const ssh_key = await addSshKey(child.key);
+    // By the thief, to be forgotten.
+    assert.equal((await revoke(grandchild.key, child.id, '')).status, 204);
+    assert.equal((await revoke(ann, leaked.id)).status, 204);
+    assert.deepEqual(await work([grandchild]), [false]);
+    assert.ok(!(await sshKeysOf(ann)).includes(ssh_key));
+  });
+
+  test('while it creates another: that one is not created, or is revoked too', async () => {
+    const { ann, leaked, child } = await family();
+    const answers = await allBeforeAnyCommits<{ status: number }>(db, [
+      () => api.as(leaked.key).post('/v1/api-keys', { name: 'late', scope: 'vm:read' }),
+      () => api.as(child.key).post('/v1/api-keys', { name: 'late', scope: 'vm:read' }),
+      () => revoke(ann, leaked.id),
+    ]);
+    assert.equal(answers.at(-1)?.status, 204);
+    const { data } = (await api.as(ann).get<{ data: Key[] }>('/v1/api-keys')).body;
+    assert.deepEqual(
+      data.filter(({ name }) => name === 'late'),
+      [],
+    );
+  });
+
+  test('a member who leaves: all of their keys, but not those of service accounts', async () => {
+    const owner = await api.member();
+    const ann = await api.member({ org_id: owner.org_id, role: 'admin' });
+    const first = await make(ann, WHOLE);
+    const second = await make(first.key, WHOLE);
+    const service_account_id = await api.serviceAccount(owner.org_id, '*');
+    const robot = await make(second.key, { service_account_id });
+    const left = await api.as(owner).delete(`/v1/orgs/${owner.org_id}/members/${ann.user_id}`);
+    assert.equal(left.status, 204, left.text);
+    assert.deepEqual(await work([first, second, robot]), [false, false, true]);
+  });
+});
+
+describe('400', () => {
+  test('descendants that is not a boolean', async () => {
+    const { ann, other } = await family();
+    assertError(await revoke(ann, other.id, '?descendants=all'), 'INVALID_REQUEST', /descendants/);
+  });
+});
+
+describe('403', () => {
+  test('a descendant of a service account, if the caller is no administrator any more: nothing is revoked', async () => {
+    const owner = await api.member();
+    const ann = await api.member({ org_id: owner.org_id, role: 'admin' });
+    const key = await make(ann, WHOLE);
+    const service_account_id = await api.serviceAccount(owner.org_id, '*');
+    const robot = await make(key.key, { service_account_id });
+    await db.updateTable('memberships').set({ role: 'member' }).where('user_id', '=', ann.user_id).execute();
+    assertError(await revoke(ann, key.id), 'FORBIDDEN', /service accounts/);
+    assert.deepEqual(await work([key, robot]), [true, true]);
+  });
+});
+
+describe('404', () => {
+  test('a colleague’s key', async () => {
+    const { ann, leaked, child } = await family();
+    const bob = await api.member({ org_id: ann.org_id, role: 'admin' });
+    assertError(await revoke(bob, leaked.id), 'NOT_FOUND');
+    assert.deepEqual(await work([leaked, child]), [true, true]);
+  });
+});
+
+describe('412', () => {
+  test('a key that changed since it was read', async () => {
+    const { ann, leaked, child } = await family();
+    const headers = { 'if-match': '"other"' };
+    const answer = await api
+      .as(ann)
+      .call('DELETE', `/v1/api-keys/${leaked.id}?descendants=true`, { headers });
+    assertError(answer, 'PRECONDITION_FAILED');
+    assert.deepEqual(await work([leaked, child]), [true, true]);
   });
 });

@@ -1,4 +1,7 @@
-/** Disks in the database: their keys, the chain of their generations, and who holds which segment. */
+/**
+ * Disks in the database: their keys, the chain of their generations, who holds which segment, and the tasks that remove objects, several at
+ * once and beside those who read objects.
+ */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -9,7 +12,8 @@ import { sql } from 'kysely';
 import { transaction } from '../../src/control-plane/db/pool.ts';
 import { markKeyUsed } from '../../src/control-plane/disks/data-key-store.ts';
 import { openDataKeys, shareDataKeys } from '../../src/control-plane/disks/data-keys.ts';
-import { freeDeleted, freeSegments } from '../../src/control-plane/disks/remove-objects.ts';
+import { type KeptObjects, keepObjects, objectsAreKept } from '../../src/control-plane/disks/keep-objects.ts';
+import { freeDeleted, freeSegments, sweepOrphans } from '../../src/control-plane/disks/remove-objects.ts';
 import { holdSegments } from '../../src/control-plane/disks/segment-store.ts';
 import { readLayers } from '../../src/control-plane/disks/store.ts';
 import { ensureHost } from '../../src/control-plane/fleet/host-store.ts';
@@ -22,6 +26,7 @@ import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile } from '../support/api.ts';
 import { FACTS, segmentOf } from '../support/scripted-agent.ts';
 import { instanceIn, stateOf } from '../support/states.ts';
+import { until } from '../support/waiting.ts';
 
 const api = await apiForFile();
 const { agent, db, context } = api;
@@ -362,4 +367,83 @@ test("dirty bytes are those of the newest VM's host, until it has saved everythi
   assert.equal(await shown(), 0);
   await agent.heartbeat([{ instance_id: id, dirty_bytes: 7_000 }]);
   assert.equal(await shown(), 0, 'one that was on its way');
+});
+
+const removal_folder = await mkdtemp(join(tmpdir(), 'berth-removal-'));
+after(() => rm(removal_folder, { recursive: true, force: true }));
+
+async function objectsAt(id: InstanceId): Promise<string[]> {
+  const keys: string[] = [];
+  for await (const { key } of store.list(`disks/${id}/`)) keys.push(key);
+  return keys;
+}
+async function deleted(): Promise<{ id: InstanceId; key: string }> {
+  const { id } = await instanceIn(api, owner, 'running');
+  await agent.commit(id, 1);
+  const { key } = segmentOf(id, 1, 1);
+  await store.put(key, [Buffer.from('data')]);
+  await api.as(owner).delete(`/v1/instances/${id}`);
+  await agent.deleted(id);
+  return { id, key };
+}
+const isKnown = async (key: string) =>
+  (await db.selectFrom('segments').select('key').where('key', '=', key).execute()).length > 0;
+const changed = (change: Partial<Pick<FolderStore, 'list' | 'delete'>>) =>
+  ({
+    list: (prefix: string) => store.list(prefix),
+    delete: (key: string) => store.delete(key),
+    ...change,
+  }) as Partial<FolderStore> as FolderStore;
+
+test('two control planes that delete one instance at once delete it whole, and count its use once', async () => {
+  const { id, key } = await deleted();
+  await sql`update instances set created_at = now() - interval '3 hours' where id = ${id}`.execute(db);
+  await sql`update usage_clock set stored_until = now() - interval '1 hour'`.execute(db);
+  const both = Promise.withResolvers<void>();
+  let removing = 0;
+  const slow = changed({
+    delete: async (each: string) => {
+      removing += 1;
+      if (removing === 2) both.resolve();
+      await both.promise;
+      await store.delete(each);
+    },
+  });
+  await Promise.all([freeDeleted(db, slow, context.log), freeDeleted(db, slow, context.log)]);
+  assert.deepEqual([removing, await objectsAt(id), await isKnown(key)], [2, [], false]);
+  const used = db.selectFrom('usage_hours').select('stored_byte_seconds').where('instance_id', '=', id);
+  const bytes = (await used.execute()).reduce((sum, row) => sum + row.stored_byte_seconds, 0);
+  const hours = bytes / 4_096 / 3_600;
+  assert.ok(hours > 0.9 && hours < 1.5, `${hours} hours`);
+});
+
+test('a reader that comes in the middle of a removal loses nothing that was not chosen before', async () => {
+  const [one, two] = [await deleted(), await deleted()];
+  let reader: KeptObjects | undefined;
+  const read = changed({
+    list: async function* (prefix: string) {
+      yield* store.list(prefix);
+      reader ??= await keepObjects(db);
+    },
+  });
+  await freeDeleted(db, read, context.log);
+  assert.deepEqual([await objectsAt(one.id), await objectsAt(two.id)], [[one.key], [two.key]]);
+  await db.deleteFrom('segment_holders').where('key', 'in', [one.key, two.key]).execute();
+  await freeSegments(db, store, context.log, 0);
+  await sweepOrphans(db, store, context.log, 0);
+  assert.deepEqual([await objectsAt(one.id), await objectsAt(two.id)], [[one.key], [two.key]]);
+  await reader?.check();
+  await reader?.release();
+  await freeDeleted(db, store, context.log);
+  assert.deepEqual([await objectsAt(one.id), await objectsAt(two.id)], [[], []]);
+});
+
+test('a reader whose time is over holds nothing up, and its check says so', async () => {
+  const { id, key } = await deleted();
+  const dead = await keepObjects(db, 0.001);
+  await until('its time is over', async () => !(await objectsAreKept(db)));
+  await freeDeleted(db, store, context.log);
+  assert.deepEqual([await objectsAt(id), await isKnown(key)], [[], false]);
+  await assert.rejects(dead.check(), /may have been removed/);
+  await dead.release();
 });

@@ -1,9 +1,12 @@
-/** The egress policy of an instance, and what hosts report of denied attempts. */
+/** The egress policy of an instance, on which hosts its VM may run, and what hosts report of denied attempts. */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
+import { cordonHost } from '../../src/cli/server/hosts.ts';
 import { DENIED_KEPT } from '../../src/control-plane/egress/denied-store.ts';
 import type { InstanceId } from '../../src/shared/ids.ts';
 import { apiForFile, type InstanceOut, newName } from '../support/api.ts';
+import { listenToRemoteHosts } from '../support/remote-hosts.ts';
+import { FACTS } from '../support/scripted-agent.ts';
 
 const api = await apiForFile();
 const { agent, db } = api;
@@ -175,4 +178,37 @@ describe('denied attempts', () => {
     const told = events.map(({ data }) => (data as { denied: { address: string } }).denied.address);
     assert.equal(new Set(told).size, told.length);
   });
+});
+
+const hosts = await listenToRemoteHosts(api);
+const { agent: far } = await hosts.join('far', { cpus: '64', memory: '4096' });
+
+const { enforces_egress: _, ...OLDER } = FACTS;
+const EGRESS = { mode: 'allow', allow: ['example.com', '203.0.113.0/24:443'] };
+const restricted = () => api.instance(owner, { egress: EGRESS });
+const start = ({ id }: InstanceOut) => client.post(`/v1/instances/${id}/vm`);
+
+test('503 where no host enforces it: neither one with the user network, nor one of an older version', async () => {
+  await api.agent.connect({ ...FACTS, enforces_egress: false });
+  await far.connect(OLDER);
+  const { status, text } = await start(await restricted());
+  assert.equal(status, 503, text);
+  assert.match(text, /No connected host can enforce the egress mode \\"allow\\"/);
+  assert.equal((await start(await api.instance(owner))).status, 202, 'mode open runs anywhere');
+});
+
+test('it starts on the host that enforces it, and takes its policy along when it moves', async () => {
+  await far.connect(FACTS);
+  const instance = await restricted();
+  assert.equal((await start(instance)).status, 202);
+  assert.deepEqual((await far.assigned(instance.id)).egress, EGRESS);
+  await far.ready(instance.id);
+  assert.equal((await client.delete(`/v1/instances/${instance.id}/vm`)).status, 202);
+  await far.assigned(instance.id, 'it is stopped', ({ desired }) => desired === 'stopped');
+  await far.stopped(instance.id);
+  await cordonHost(hosts.server, 'far');
+  assert.equal((await start(instance)).status, 503, 'the other host does not enforce it yet');
+  await api.agent.connect(FACTS);
+  assert.equal((await start(instance)).status, 202);
+  assert.deepEqual((await api.agent.assigned(instance.id)).egress, EGRESS);
 });

@@ -1,11 +1,16 @@
-/** GET /v1/events: the organisation's events as a list, filtered, and as far as the caller's scopes go. */
+/**
+ * GET /v1/events: the organisation's events as a list, filtered by time, type and actor, and as far as the caller's scopes go; and who
+ * is named by the events that complete what somebody asked for, or what happened by itself.
+ */
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { sql } from 'kysely';
-import type { Tx } from '../../src/control-plane/db/pool.ts';
+import { type Tx, transaction } from '../../src/control-plane/db/pool.ts';
 import { append, appendPrivate } from '../../src/control-plane/events/append.ts';
 import { EVENT_TYPES, type EventType, PRIVATE_EVENT_TYPES } from '../../src/control-plane/events/model.ts';
 import { deleteOldEvents, listEvents, mayConcern } from '../../src/control-plane/events/store.ts';
+import { wakeVm } from '../../src/control-plane/vms/start-vm.ts';
+import { stopIdleVm } from '../../src/control-plane/vms/stop-vm.ts';
 import { type EventId, type InstanceId, newId } from '../../src/shared/ids.ts';
 import { apiForFile, newName } from '../support/api.ts';
 import type { Page } from '../support/client.ts';
@@ -268,4 +273,238 @@ test('an event that commits late is in the list after those that were dispatched
   held.resolve();
   await slow;
   assert.deepEqual(await typesOf(who), ['member.added', 'member.removed']);
+});
+
+
+interface ActedEvent {
+  readonly id: string;
+  readonly actor_name: string | null;
+  readonly data: { readonly n: number; readonly actor: string };
+}
+
+/** Ten events of a day each, today's last; `n` counts the days back. */
+async function tenDays(who: Person): Promise<void> {
+  for (let n = 9; n >= 0; n--) {
+    const actor = n % 2 === 0 ? who.user_id : 'system';
+    const id = await append(db, { org_id: who.org_id, type: 'member.added', data: { n }, actor });
+    const created_at = new Date(Date.now() - n * 86_400_000);
+    await db.updateTable('events').set({ created_at }).where('id', '=', id).execute();
+  }
+  await raiseNotificationsOfEvents(db);
+}
+const daysAgo = (days: number) => new Date(Date.now() - days * 86_400_000).toISOString();
+
+async function list(who: Person | string, query: Record<string, string>): Promise<Page<ActedEvent>> {
+  const answer = await api.as(who).get<Page<ActedEvent>>(`${PATH}?${new URLSearchParams(query)}`);
+  assert.equal(answer.status, 200, answer.text);
+  return answer.body;
+}
+const days = async (who: Person, query: Record<string, string>) =>
+  (await list(who, query)).data.map(({ data }) => data.n);
+
+describe('200', () => {
+  test('since a time, until a time, and between two', async () => {
+    const who = await api.person();
+    await tenDays(who);
+    assert.deepEqual(await days(who, { since: daysAgo(2.5) }), [0, 1, 2]);
+    assert.deepEqual(await days(who, { until: daysAgo(7.5) }), [8, 9]);
+    assert.deepEqual(await days(who, { since: daysAgo(5.5), until: daysAgo(3.5) }), [4, 5]);
+  });
+
+  test('of an actor: by id, by e-mail address in any case, by the name of a service account', async () => {
+    const who = await api.person();
+    await tenDays(who);
+    const mine = [0, 2, 4, 6, 8];
+    assert.deepEqual(await days(who, { actor: who.user_id }), mine);
+    assert.deepEqual(await days(who, { actor: who.email.toUpperCase() }), mine);
+    assert.deepEqual(await days(who, { actor: 'system', since: daysAgo(3.5) }), [1, 3]);
+    const { key } = await makeServiceKey(db, who.org_id, '*');
+    await db
+      .updateTable('service_accounts')
+      .set({ name: 'deploys' })
+      .where('org_id', '=', who.org_id)
+      .execute();
+    assert.equal((await api.as(key).post('/v1/instances', { name: 'web' })).status, 201);
+    await raiseNotificationsOfEvents(db);
+    const [created] = (await list(who, { actor: 'deploys' })).data;
+    assert.equal(created?.actor_name, 'deploys');
+  });
+
+  test('nothing for an actor who is unknown, or of another organisation', async () => {
+    const [who, stranger] = [await api.person(), await api.person()];
+    await tenDays(who);
+    assert.deepEqual(await days(who, { actor: 'nobody@example.org' }), []);
+    assert.deepEqual(await days(who, { actor: stranger.email }), []);
+  });
+
+  test('the pages keep their filter', async () => {
+    const who = await api.person();
+    await tenDays(who);
+    const filter = { actor: who.user_id, since: daysAgo(7.5), limit: '2' };
+    const first = await list(who, filter);
+    const second = await list(who, { ...filter, cursor: first.next_cursor ?? '' });
+    assert.deepEqual(
+      [...first.data, ...second.data].map(({ data }) => data.n),
+      [0, 2, 4, 6],
+    );
+    assert.equal(second.next_cursor, null);
+    const query = new URLSearchParams({ ...filter, actor: 'system', cursor: first.next_cursor ?? '' });
+    assertError(await api.as(who).get(`${PATH}?${query}`), 'INVALID_REQUEST');
+  });
+
+  test('an actor has a name for callers with org:read; hosts and system have none', async () => {
+    const who = await api.person();
+    await tenDays(who);
+    const namesOf = async (as: Person | string) =>
+      new Set((await list(as, {})).data.map((each) => each.actor_name));
+    assert.deepEqual(await namesOf(who), new Set([who.email, null]));
+    await api.instance(who);
+    await raiseNotificationsOfEvents(db);
+    const { key } = await makeKey(db, who, 'instances:read');
+    assert.deepEqual(await namesOf(key), new Set([null]));
+  });
+
+  test('a former member has no name, and is not found by the address of today', async () => {
+    const owner = await api.person();
+    const gone = await api.person({ org_id: owner.org_id, role: 'member' });
+    await tenDays(gone);
+    await api.as(owner).delete(`/v1/orgs/${owner.org_id}/members/${gone.user_id}`);
+    const email = `new-${gone.email}`;
+    await db
+      .updateTable('users')
+      .set({ email, email_key: email })
+      .where('id', '=', gone.user_id)
+      .execute();
+    const theirs = await list(owner, { actor: gone.user_id });
+    assert.deepEqual(new Set(theirs.data.map(({ actor_name }) => actor_name)), new Set([null]));
+    assert.deepEqual((await list(owner, { actor: email })).data, []);
+  });
+});
+
+describe('400', () => {
+  test('a time that is none', async () => {
+    const who = await api.person();
+    for (const query of ['since=yesterday', 'until=2026-02-30T00:00:00Z', 'since=', 'actor=']) {
+      assertError(await api.as(who).get(`${PATH}?${query}`), 'INVALID_REQUEST');
+    }
+  });
+});
+
+const owner = await api.person();
+
+/** Type, actor, and what the event says of its cause; the newest last. */
+async function eventsOf(instance_id: InstanceId) {
+  const rows = await db
+    .selectFrom('events')
+    .select(['type', 'actor', 'data'])
+    .where('instance_id', '=', instance_id)
+    .orderBy('sequence')
+    .execute();
+  return rows.map(({ type, actor, data }) => {
+    const { cause, flush } = data as { cause?: string; flush?: { generation: number; trigger: string } };
+    return [type, actor, flush === undefined ? cause : `${flush.trigger} ${flush.generation}`] as const;
+  });
+}
+const last = async (id: InstanceId) => (await eventsOf(id)).at(-1);
+const vm = (id: string, rest = '') => `/v1/instances/${id}/vm${rest}`;
+
+describe('a person who asks is named when it is done:', () => {
+  test('a start, a restart', async () => {
+    const { id } = await instanceIn(api, owner, 'restarting');
+    await agent.known(id);
+    await agent.ready(id);
+    assert.deepEqual((await eventsOf(id)).slice(1), [
+      ['vm.started', owner.user_id, 'start_requested'],
+      ['vm.restarted', owner.user_id, 'restart_requested'],
+    ]);
+  });
+
+  test('a flush, with its trigger and generation', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const colleague = await api.person({ org_id: owner.org_id, role: 'member' });
+    const answering = api.as(colleague).post(vm(id, '/flush'));
+    const flush_id = await agent.askedToFlush(id);
+    await agent.beginFlush(flush_id);
+    await agent.commit(id, 1);
+    await agent.endFlush(flush_id);
+    assert.equal((await answering).status, 200);
+    assert.deepEqual(await last(id), ['disk.flushed', colleague.user_id, 'request 1']);
+    await agent.commit(id, 2);
+    assert.deepEqual(await last(id), ['disk.flushed', api.host_id, 'auto 2']);
+  });
+
+  test('a stop and its flush, also of a service account, and after the flush had to wait', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const robot = await makeServiceKey(db, owner.org_id, '*');
+    assert.equal((await api.as(robot.key).delete(vm(id))).status, 202);
+    const reason = { code: 'flush_pending', message: 'It waits.' } as const;
+    await agent.observe(id, { kind: 'flush_pending', reason });
+    await agent.commit(id, 1);
+    await agent.stopped(id);
+    const events = await eventsOf(id);
+    const actor = events.at(-1)?.[1];
+    assert.match(actor ?? '', /^sa_/);
+    assert.deepEqual(events.slice(2), [
+      ['disk.flush_failed', actor, 'final'],
+      ['disk.flushed', actor, 'stop 1'],
+      ['vm.stopped', actor, 'stop_requested'],
+    ]);
+  });
+
+  test('a suspend and its flush', async () => {
+    const { id } = await instanceIn(api, owner, 'suspending');
+    await agent.commit(id, 1);
+    await agent.suspended(id);
+    assert.deepEqual((await eventsOf(id)).slice(2), [
+      ['disk.flushed', owner.user_id, 'suspend 1'],
+      ['vm.suspended', owner.user_id, 'suspend_requested'],
+    ]);
+  });
+
+  test('a flush that failed', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    const answering = api.as(owner).post(vm(id, '/flush'));
+    const flush_id = await agent.askedToFlush(id);
+    await agent.beginFlush(flush_id);
+    await agent.failFlush(flush_id);
+    assert.equal((await answering).status, 503);
+    assert.deepEqual(await last(id), ['disk.flush_failed', owner.user_id, 'asked']);
+  });
+});
+
+describe('what happens by itself is of the host or of system:', () => {
+  test('an automatic flush, a failure, a power-off in the guest', async () => {
+    const { id } = await instanceIn(api, owner, 'running');
+    await agent.commit(id, 1);
+    await agent.observe(id, { kind: 'powered_off' });
+    await agent.commit(id, 2);
+    await agent.stopped(id);
+    const other = await instanceIn(api, owner, 'running');
+    await agent.failed(other.id);
+    assert.deepEqual((await eventsOf(id)).slice(2), [
+      ['disk.flushed', api.host_id, 'auto 1'],
+      ['disk.flushed', api.host_id, 'stop 2'],
+      ['vm.stopped', api.host_id, 'guest_poweroff'],
+    ]);
+    assert.deepEqual(await last(other.id), ['vm.failed', api.host_id, undefined]);
+  });
+
+  test('a wake, an idle stop', async () => {
+    const change = { wake_on_connect: true, idle_timeout_seconds: 60 };
+    const { id } = await api.instance(owner, change);
+    await transaction(db, (tx) => wakeVm(tx, api.context.quotas, id));
+    await agent.assigned(id);
+    await agent.ready(id);
+    assert.deepEqual(await last(id), ['vm.started', 'system', 'woken']);
+    const long_ago = new Date(Date.now() - 3_600_000);
+    await db
+      .updateTable('vms')
+      .set({ active_at: long_ago, started_at: long_ago })
+      .where('instance_id', '=', id)
+      .execute();
+    await api.ingress.reportActivity({ watched_ms: 3_600_000, active: [] }, AbortSignal.timeout(5_000));
+    assert.ok(await transaction(db, (tx) => stopIdleVm(tx, id)));
+    await agent.stopped(id);
+    assert.deepEqual(await last(id), ['vm.stopped', 'system', 'idle']);
+  });
 });

@@ -1,12 +1,14 @@
-/** What hosts and the ingress are told and believed: tokens, epochs, the commit's compare-and-swap, polls, routes. */
+/** What hosts and the ingress are told and believed: tokens, which calls a credential opens, epochs, the commit's compare-and-swap, polls, routes. */
 import assert from 'node:assert/strict';
 import { randomBytes, randomUUID } from 'node:crypto';
 import { after, describe, test } from 'node:test';
+import { Agent, request } from 'undici';
 import { noteDeleted } from '../../src/control-plane/disks/store.ts';
 import { ensureHost } from '../../src/control-plane/fleet/host-store.ts';
 import { hashToken } from '../../src/control-plane/identity/tokens.ts';
 import { TROUBLE_CODES } from '../../src/control-plane/vms/model.ts';
 import { ControlPlaneClient } from '../../src/protocol/client.ts';
+import { AGENT_PROTOCOL, PROTOCOL_HEADER } from '../../src/protocol/protocol.ts';
 import { ROUTES } from '../../src/protocol/routes.ts';
 import type { Observation, VmReasonCode } from '../../src/protocol/types.ts';
 import { type InstanceId, newId } from '../../src/shared/ids.ts';
@@ -14,6 +16,7 @@ import { apiForFile, type VmOut } from '../support/api.ts';
 import type { ErrorBody } from '../support/client.ts';
 import { assertError } from '../support/expect.ts';
 import { makeSshKey, randomPublicKey } from '../support/people.ts';
+import { listenToRemoteHosts } from '../support/remote-hosts.ts';
 import { ScriptedAgent, SSH_ADDRESS, segmentOf } from '../support/scripted-agent.ts';
 import { instanceIn, stateOf } from '../support/states.ts';
 
@@ -472,3 +475,48 @@ describe('the routes', () => {
     );
   });
 });
+
+const far = await listenToRemoteHosts(api);
+const tls = new Agent({ connect: { ca: far.cert, checkServerIdentity: () => undefined } });
+after(() => tls.destroy());
+const { token } = await far.join('hostile', { cpus: '4', memory: '4096' });
+
+const others = Object.values(ROUTES).flatMap(({ path, caller }) => (caller === 'host' ? [] : [path]));
+
+/** Other ways to write a path that a server may take for the same: each letter encoded, capitals, slashes, dots, a query. */
+function spellings(path: string): string[] {
+  const encoded = Array.from(path.matchAll(/[a-z]/g), ({ index, 0: letter }) => {
+    const code = `%${letter.charCodeAt(0).toString(16)}`;
+    return path.slice(0, index) + code + path.slice(index + 1);
+  });
+  const slashes = [`/${path}`, `${path}/`, path.replace('v1/', 'v1//'), path.replace('v1/', 'v1/./')];
+  return [path, ...encoded, ...slashes, path.toUpperCase(), `${path}?a=b`, `${path};a`];
+}
+
+/** With a body that passes no check: who may not call learns nothing of it. */
+async function statusOf(path: string): Promise<number> {
+  const { statusCode, body } = await request(`${far.origin}${path}`, {
+    method: 'POST',
+    dispatcher: tls,
+    headers: {
+      ...{ authorization: `Bearer ${token}`, 'content-type': 'application/json' },
+      [PROTOCOL_HEADER]: String(AGENT_PROTOCOL),
+    },
+    body: '[]',
+  });
+  await body.dump();
+  return statusCode;
+}
+
+test('its own calls are served', async () => {
+  assert.equal(await statusOf(ROUTES.poll.path), 400);
+});
+
+for (const path of others) {
+  test(`${path} is refused`, async () => {
+    for (const spelt of spellings(path)) {
+      const status = await statusOf(spelt);
+      assert([401, 404].includes(status), `${spelt}: ${status}`);
+    }
+  });
+}
