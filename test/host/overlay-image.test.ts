@@ -70,6 +70,7 @@ async function sceneOf(t: TestContext): Promise<Scene> {
   };
   const context = only<HostContext>({
     ...{ paths, log: createLog('test', 'silent'), vm_gid: null, cgroups: null, accel: 'tcg' },
+    ...{ store: {}, pool: {}, jail: null },
     ...{ qemu_binary: 'qemu-system-x86_64', qemu_img_binary: 'qemu-img' },
     ...{
       client: { head: async () => head(), lineage },

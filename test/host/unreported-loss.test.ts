@@ -35,6 +35,7 @@ test('an adopting agent reports the loss of a boot once', { skip }, async (t) =>
   const head = headOf(instance_id, { generation: 0, commit_id: 'a', size_bytes: 2 * MIB });
   const context = only<HostContext>({
     ...{ paths, log: createLog('test', 'silent'), vm_gid: null, cgroups: null, accel: 'tcg' },
+    ...{ store: {}, pool: {}, jail: null },
     ...{ network: null, egress: { requireEnforced: () => undefined } },
     ...{ qemu_binary: 'qemu-system-x86_64', qemu_img_binary: 'qemu-img', boots: new BootSlots(1) },
     client: { head: async () => head, lineage: async () => ({ known: true, continues: true }) },

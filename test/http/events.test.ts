@@ -275,7 +275,6 @@ test('an event that commits late is in the list after those that were dispatched
   assert.deepEqual(await typesOf(who), ['member.added', 'member.removed']);
 });
 
-
 interface ActedEvent {
   readonly id: string;
   readonly actor_name: string | null;
@@ -370,11 +369,7 @@ describe('200', () => {
     await tenDays(gone);
     await api.as(owner).delete(`/v1/orgs/${owner.org_id}/members/${gone.user_id}`);
     const email = `new-${gone.email}`;
-    await db
-      .updateTable('users')
-      .set({ email, email_key: email })
-      .where('id', '=', gone.user_id)
-      .execute();
+    await db.updateTable('users').set({ email, email_key: email }).where('id', '=', gone.user_id).execute();
     const theirs = await list(owner, { actor: gone.user_id });
     assert.deepEqual(new Set(theirs.data.map(({ actor_name }) => actor_name)), new Set([null]));
     assert.deepEqual((await list(owner, { actor: email })).data, []);
