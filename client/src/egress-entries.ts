@@ -1,4 +1,11 @@
-/** Entries of an egress list beside the destinations that a VM was denied, for programs that offer to allow one. */
+/**
+ * Compares the destinations that a VM was denied with the allow list of its egress policy. The console and the command
+ * line use it to offer "allow this destination".
+ *
+ * `entryFor` returns the entry that would allow a destination. `isListed` tells whether an entry covers it already: by
+ * name, wildcard, address or network. `destinationText` formats it for people. An entry with a name and no port means
+ * 80 and 443.
+ */
 import type { DeniedDestination } from './generated.ts';
 
 type Destination = Pick<DeniedDestination, 'name' | 'address' | 'port'>;

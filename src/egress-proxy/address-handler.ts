@@ -1,6 +1,9 @@
 /**
- * Connections of guests whose protocol does not tell a name: permitted if the destination is an address that the resolver gave this VM
- * for a name that the policy has with this port. And how a permitted connection is joined with one to its destination.
+ * Handles guests' connections to ports other than 80 and 443, whose protocol the proxy does not read for a server
+ * name. A connection is permitted if the resolver has answered this VM with the destination's address, for a name that
+ * the VM's policy allows with this port. Otherwise it is reported as denied, and reset.
+ *
+ * `joinTo`, which tls-handler.ts uses too, connects to a permitted destination and copies bytes in both directions.
  */
 import { connect, type Socket } from 'node:net';
 import { contain } from '../shared/contain.ts';

@@ -1,7 +1,12 @@
 /**
- * The control planes that a client knows, and the one that it uses: it stays with one until that fails, and goes on to the next.
- * The address that it was given, maybe of a balancer, is always among them. The others come from answers. Once answers list the
- * certificate that it was given no longer, that one was replaced, and the given address must show the new one.
+ * Keeps the list of control planes that a client can reach, and which one it uses now: the same one until it fails,
+ * then the next of the list.
+ *
+ * The list always has the configured address, which may be a load balancer's. The others come from answers of control
+ * planes (`learn`). Connections are pinned to a certificate by its fingerprint. If an answer no longer lists the
+ * fingerprint that is pinned for the configured address, that certificate was replaced, and the first listed one is
+ * pinned instead. Because a balancer may lead to any control plane, the configured address is also in the list with
+ * every other listed certificate.
  */
 import type { TLSSocket } from 'node:tls';
 import { Agent, buildConnector } from 'undici';

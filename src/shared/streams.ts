@@ -1,4 +1,10 @@
-/** Passes bytes from one stream to another, so that no fast one holds up the others of this process. */
+/**
+ * Copies bytes between streams, with back-pressure and fairly: all copies of the process share a budget of 1 MiB for
+ * each turn of the event loop, and pause until the next turn when it is used up. So a fast stream starves no other.
+ *
+ * `passParts` copies in one direction, `joinStreams` in both; they use the budget. `writeOrPause` writes one chunk
+ * from an event and pauses its source until the writable drains; it does not use the budget.
+ */
 import type { Duplex, Readable, Writable } from 'node:stream';
 
 /** Some milliseconds of copying. */

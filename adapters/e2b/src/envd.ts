@@ -1,4 +1,11 @@
-/** What E2B's agent in a sandbox, envd, answers: commands, files, and whether it is there. */
+/**
+ * Serves the HTTP API of envd, the agent that runs in a sandbox at E2B: the Connect services `process.Process` and
+ * `filesystem.Filesystem`, `/files` and `/health`. Nothing of it runs in the guest: each call is passed to
+ * processes.ts or files.ts, which use Berth's API.
+ *
+ * Berth answers NOT_FOUND or CONFLICT for a missing file and for a deleted instance alike. E2B distinguishes them, so
+ * this file looks the instance up, and answers `unavailable` if it is gone.
+ */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { type Berth, BerthError } from '../../../client/src/berth.ts';
 import { Failure } from './failures.ts';

@@ -1,4 +1,7 @@
-/** Failures that a caller of E2B's API understands, and how Berth's become one. */
+/**
+ * Defines `Failure`, the error that the adapter answers with: a code of the Connect protocol and its HTTP status.
+ * `failureOf` maps the errors of Berth's client to it. Any other error becomes `internal`, without its message.
+ */
 import { BerthConnectionError, BerthError, OutputLostError, VmWaitError } from '../../../client/src/berth.ts';
 
 /** Codes of the Connect protocol, and the status of an HTTP answer with each. */

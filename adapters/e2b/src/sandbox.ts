@@ -1,12 +1,13 @@
 /**
- * What E2B calls a sandbox is an instance with the label `e2b-sandbox`. All that the adapter knows of one is in its labels:
+ * Maps E2B's sandboxes to Berth's instances: ids, labels, state, time limit, the user in the guest, and access tokens.
+ * The adapter has no database. What it knows of a sandbox is in the labels of the instance:
  *
- *   e2b-sandbox     the template's name
- *   e2b-ends-at     when its time is over
- *   e2b-on-timeout  `kill` or `pause`: what happens then
- *
- * Metadata are labels too, under their own names. A template is an instance with the label `e2b-template`; a sandbox that gets it
- * lasts, and is not killed.
+ *   e2b-sandbox     the name of the template that the sandbox was made from; marks the instance as a sandbox
+ *   e2b-ends-at     when its time limit ends
+ *   e2b-on-timeout  what happens then: `kill` or `pause`
+ *   (other labels)  E2B's metadata, under their own names
+ *   e2b-template    marks an instance as a template. A sandbox that gets this label becomes a template: its time limit
+ *                   no longer applies, and this adapter refuses to kill it until the label is removed
  */
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
 import { closeSync, openSync, readFileSync, writeSync } from 'node:fs';

@@ -1,5 +1,8 @@
-/** The table of instances, its columns, and the choice of them. */
-
+/**
+ * Renders the list of instances as a table: headings that sort, a checkbox and action buttons for each row. `COLUMNS`
+ * defines each column's content and sort key. `readColumns` and `writeColumns` keep the columns that the user has
+ * chosen to show, in this browser.
+ */
 import type { ComponentChildren } from 'preact';
 import type { Instance } from '../../../client/src/berth.ts';
 import { durationText } from '../../../client/src/words.ts';

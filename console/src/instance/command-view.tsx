@@ -1,4 +1,8 @@
-/** What the form around it holds, as commands to copy; kept current while it is open. */
+/**
+ * Shows, in a collapsible part of a form, the `berth` command and the curl command that do the same as the form, each
+ * with a copy button. It reads the form's fields when it is opened, and again at each change while it is open. The
+ * commands themselves are built in as-commands.ts.
+ */
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { CopyButton } from '../ui/button.tsx';
 import type { Commands } from './as-commands.ts';

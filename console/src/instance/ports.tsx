@@ -1,6 +1,9 @@
 /**
- * The HTTP ports of an instance, URLs of what listens in the guest: their cards, the dialogs that publish and change them, and the
- * page that leads to one.
+ * The Ports section of an instance's page: a card for each published HTTP port, and the dialogs that publish or delete
+ * a port, change its access, and add or remove a hostname.
+ *
+ * `OpenPort` is the page behind the Open link of a private port: it gets a single-use ticket for this session, and
+ * redirects the browser to the port's URL with it.
  */
 import { useEffect, useState } from 'preact/hooks';
 import { BerthError, type Instance, type Port } from '../../../client/src/berth.ts';

@@ -1,4 +1,8 @@
-/** Single-use tickets for consoles and execs. */
+/**
+ * SQL of `console_tickets`: inserts, consumes and expires tickets. A ticket opens one stream, to the console of an
+ * instance or to one of its execs, without the caller's credential. It is valid once, within 60 s. The row has the
+ * ticket's hash and the session or API key that it stands for. console-routes.ts issues and checks tickets.
+ */
 import { sql } from 'kysely';
 import type { ExecId, InstanceId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';

@@ -1,8 +1,12 @@
 /**
- * Measures every VM of this host each 15 s. The samples of the last hour are in memory, at most 240 per VM: a restarted agent starts
- * with none. The history of an instance comes from the minutes, which are reported to the control plane.
+ * Samples the CPU, memory, disk and network use of every VM of this host, every 15 s. What only the guest knows (used
+ * memory, network) is asked once a minute, and for a request.
+ *
+ * `VmMeters` keeps the samples of the last hour (240 per VM) and answers requests for current metrics. `MinuteLog`
+ * condenses samples to mean, minimum and maximum of each minute, and reports these to the control plane, which keeps
+ * the history. Both are in memory only: a restarted agent begins without samples, and has lost the minutes that were
+ * not reported. While the control plane is unreachable, at most WAITING_MAX minutes wait; the oldest are dropped.
  */
-
 import { readFile } from 'node:fs/promises';
 import { BATCHES, BatchSender } from '../../protocol/batches.ts';
 import type { ControlPlaneClient } from '../../protocol/client.ts';

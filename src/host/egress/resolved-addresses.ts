@@ -1,12 +1,16 @@
 /**
- * Keeps the kernel's set of the addresses that the proxy has resolved for allowed names. The first packet of a restricted VM to any other
- * address is refused, unless its policy allows that address. Without the set, a connection would look open before the proxy judges it.
+ * Maintains an nftables set of pairs (VM, destination address): the addresses that the egress proxy has resolved for
+ * names that the VM's policy allows. A rule here marks new connections to them. For a restricted VM, policy-rules.ts
+ * sends marked connections to the proxy, and refuses others at the first packet, unless the policy allows their
+ * network. Without the set, the proxy would accept a connection before it judges it.
  *
- * The set has a table of its own, which outlives proxy and agent, as a guest's knowledge of names does. It marks packets for the rules of
- * policy-rules.ts.
+ * The set has its own nftables table, which restarts of agent and proxy do not empty, because guests also keep the
+ * addresses that they have looked up. An entry expires after 48 h.
  *
- * Invariants: changes are batched, one transaction at a time; each guest's part of a batch and its addresses are bounded, and the oldest
- * address is dropped; a guest whose change fails, or that looks up names without end, delays and fails no other; a guest that left has none.
+ * Invariants: one nft transaction at a time, with the changes of all guests. A guest has at most ADDRESSES_MAX
+ * addresses (the oldest is dropped), a share of each transaction, and a pause between two, so one that looks up names
+ * without end delays no other. If a transaction fails, each guest's change is tried alone. When a guest leaves, its
+ * entries are deleted.
  */
 import { isIPv4 } from 'node:net';
 import { ADMIT_MS } from '../../protocol/egress-proxy-messages.ts';

@@ -1,13 +1,15 @@
 /**
- * The execs of one instance on this host: those that run, in its machine, and what is kept of those that have ended. Files in
- * `vms/<instance id>/execs` outlive this process; the guest's supervisor outlives it too, and lists its execs to the next one.
+ * Owns the execs and file tasks of one instance on this host. It launches the supervisor (exec-supervisor.pl) in the
+ * guest, starts execs through it, receives their output and ends, and deletes what is too old. The supervisor outlives
+ * this process, and so do records and output in `vms/<instance id>/execs`: the next agent continues from both.
  *
- * Invariants: an exec's end is written down before the guest forgets it. `lost` needs proof that its boot is over (the machine was
- * reset, or a supervisor of another boot answers), or its supervisor (another one of the same boot answers). Root in the guest can
- * replace the supervisor: its frames make no exec that this host was not asked for, but for UNASKED_MAX a boot, and what is known
- * of an exec always fits its report.
+ * Invariants:
+ * - The end of an exec is on disk before the supervisor is told to forget the exec.
+ * - An exec becomes `lost` only by proof. With its boot: the machine was reset, or a supervisor of another boot
+ *   answers. With its supervisor: another one of the same boot answers, or the same one lists the exec no longer.
+ * - Root in the guest can replace the supervisor, so its frames are not trusted. In a boot it can add at most
+ *   UNASKED_MAX execs that this host did not start. An offset too large for an exec's report ends the channel.
  */
-
 import { mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import {

@@ -1,9 +1,13 @@
 /**
- * Our own small commands and files in a guest, through its agent. An agent whose file systems are frozen refuses both, so they wait.
+ * Runs the host agent's own short commands in a guest, and reads and fills files there, through QEMU's guest agent.
+ * Commands of users are in user-command.ts.
  *
- * A command's whole output comes in one reply: more than about 45 KiB would break the channel's bound. Users' commands are in
- * user-command.ts. Files are read in pieces that fit into a reply. New files are written by commands, because the agent creates them
- * with mode 0666, and readers would see them half-written; it only fills files that exist and are not read yet.
+ * - The guest agent refuses commands and files while a flush has frozen the file systems. Commands, and reads and
+ *   closes of open files, are repeated until the thaw, for at most 5 s.
+ * - A command's output comes in one reply, and a reply has at most 64 KiB: a command must print less than about 45
+ *   KiB. A file may be longer: it is read in pieces.
+ * - The guest agent would create a file with mode 0666 and fill it step by step, in sight of its readers. So new files
+ *   are written by a command; `fillGuestFile` only fills an empty file that exists and that nobody reads yet.
  */
 import { pause } from '../../shared/retry.ts';
 import {
