@@ -87,6 +87,7 @@ async function sceneOf(t: TestContext): Promise<Scene> {
     const assignment = {
       ...{ instance_id, vm_id: newId('vm'), boot: epoch, epoch, own_since: 1, last_ran_epoch: 0, spec },
       ...{ suspended: false, resume: null, previous_failed: false, guest_ran: false },
+      ...{ flush_id: null, host_key_new: false, authorized_keys: [], secrets: [], user_data: false },
     };
     const launch: Launch = {
       noteLoss: async ({ code }, set_aside) => {

@@ -45,6 +45,7 @@ test('an adopting agent reports the loss of a boot once', { skip }, async (t) =>
   const assignment = only<Assignment>({
     ...{ instance_id, vm_id: newId('vm'), boot: 2, epoch: 2, own_since: 1, last_ran_epoch: 1 },
     ...{ previous_failed: true, guest_ran: false, suspended: false },
+    ...{ flush_id: null, host_key_new: false, authorized_keys: [], secrets: [], user_data: false },
     ...{ resume: null, spec: { image: 'debian-12', slot: 1, cpus: 1, memory_mib: 64, hostname: 'x' } },
   });
   const agent = async () => {
