@@ -127,7 +127,7 @@ export async function wakeVm(tx: Tx, quotas: QuotaLimits, id: InstanceId): Promi
   if (ruleFor(state, 'start') !== 'accepted') return { outcome: 'coming' };
   if (resumeFailed(row) && (await databaseTime(tx)).getTime() - stoppedMs(row) < RESUME_PAUSE_MS)
     return { outcome: 'refused', why: `it could not be resumed a moment ago: ${row.reason_message}` };
-  const message = 'A connection came to its SSH port.';
+  const message = 'A connection came to its SSH address or to one of its HTTP ports.';
   const host_id = await insertBoot(tx, quotas, row, { code: 'woken', message, actor: 'system' });
   await notify(tx, 'host', host_id);
   await notify(tx, 'instance', id);
