@@ -5,7 +5,7 @@ import type { Config } from './config/config.ts';
 import { readEnv } from './config/env.ts';
 import { pathsIn } from './config/paths.ts';
 import { boundLogFile, logDestination } from './launcher/log-file.ts';
-import { AGENT_ENV, AGENT_FLAGS, MACHINES, type Machine, ROLES_OF } from './launcher/machine.ts';
+import { AGENT_ENV, AGENT_FLAGS, MACHINES, type MachineKind, ROLES_OF } from './launcher/machine.ts';
 import { announceWhenReady } from './launcher/ready.ts';
 import { configOrRefuse, start } from './launcher/start.ts';
 import { refuse, StartError, sayOnStdout } from './launcher/start-error.ts';
@@ -17,7 +17,7 @@ type Role = (typeof ROLES)[number];
 /** Of a control plane of a fleet, where `berth migrate` upgrades the database. Otherwise it does so itself. */
 const MIGRATED = '--migrated';
 
-const supervised = (machine: Machine) =>
+const supervised = (machine: MachineKind) =>
   ROLES_OF[machine].map((name) => ({
     name,
     args: [
@@ -28,7 +28,7 @@ const supervised = (machine: Machine) =>
     ...(name === 'agent' ? { env: AGENT_ENV } : {}),
   }));
 
-async function run(role: Role, machine: Machine, migrates: boolean): Promise<number> {
+async function run(role: Role, machine: MachineKind, migrates: boolean): Promise<number> {
   const env = readEnv();
   const config = configOrRefuse(env, process.cwd());
   const { log_file } = pathsIn(config.data_dir);

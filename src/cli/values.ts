@@ -25,7 +25,7 @@ export function choiceOf<T extends string>(where: string, text: string, choices:
   throw new UsageError(`${where} takes ${all}, not ${text}${hint}`);
 }
 
-export function whole(name: string, text: string | undefined): number | undefined {
+export function wholeNumberOption(name: string, text: string | undefined): number | undefined {
   if (text === undefined) return undefined;
   if (!/^\d{1,9}$/.test(text)) throw new UsageError(`--${name} takes a whole number, not ${text}`);
   return Number(text);
@@ -33,7 +33,7 @@ export function whole(name: string, text: string | undefined): number | undefine
 
 /** `--limit`, which a list of nothing would ignore. @throws UsageError */
 export function limitOption(text: string | undefined): number {
-  const most = whole('limit', text) ?? 50;
+  const most = wholeNumberOption('limit', text) ?? 50;
   if (most === 0) throw new UsageError('--limit must be at least 1');
   return most;
 }

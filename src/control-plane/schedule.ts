@@ -18,7 +18,7 @@ import {
   freeSegments,
   sweepOrphans,
 } from './disks/remove-objects.ts';
-import { claimStore } from './disks/store.ts';
+import { claimStoreOfInstallation } from './disks/store.ts';
 import { dispatchEvents, onCommitted } from './events/append.ts';
 import { expireHosts, LeaseMonitor, recountHosts } from './fleet/lease-monitor.ts';
 import { checkIdentities } from './identity/login-at-provider.ts';
@@ -96,7 +96,7 @@ export function schedule(parts: ScheduleParts): Task[] {
     { name: 'downsample-metrics', every_ms: H, run: () => downsampleMetrics(db) },
     { name: 'check-hostnames', every_ms: 5 * S, run: () => checkHostnamesByDns(db, parts.http) },
     { name: 'check-identities', every_ms: MIN, run: checkPeople },
-    { name: 'claim-store', every_ms: 5 * S, run: () => claimStore(store) },
+    { name: 'claim-store', every_ms: 5 * S, run: () => claimStoreOfInstallation(store) },
     { name: 'free-deleted', every_ms: 30 * S, wake_on: 'deleting', run: () => freeDeleted(db, store, log) },
     { name: 'free-memory', every_ms: 10 * MIN, run: () => freeMemory(db, store, log) },
     {

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { type Config, parseConfig } from '../config/config.ts';
 import { pathsIn } from '../config/paths.ts';
-import { checkMachine, type Machine } from './machine.ts';
+import { checkMachine, type MachineKind } from './machine.ts';
 
 const TOKEN = `berth_host_${'a'.repeat(49)}.${'b'.repeat(43)}`;
 const HOST = { BERTH_CONTROL_PLANE: 'https://10.0.0.1:7500' };
@@ -30,7 +30,11 @@ function configOf(settings: Record<string, string>): Config {
 }
 
 /** The settings that the refusal names, each in a line. */
-async function named(machine: Machine, settings: Record<string, string>, data: string): Promise<string[]> {
+async function named(
+  machine: MachineKind,
+  settings: Record<string, string>,
+  data: string,
+): Promise<string[]> {
   try {
     await checkMachine(machine, configOf(settings), pathsIn(data));
     return [];

@@ -14,17 +14,17 @@ import { StartError } from './start-error.ts';
 
 /** `all`: an installation on one machine, or the first one of a fleet. The others are single roles of a fleet. */
 export const MACHINES = ['all', 'control-plane', 'host'] as const;
-export type Machine = (typeof MACHINES)[number];
+export type MachineKind = (typeof MACHINES)[number];
 
 /** The roles on each, in the order of their start. */
-export const ROLES_OF: Record<Machine, readonly ('control-plane' | 'agent' | 'ingress')[]> = {
+export const ROLES_OF: Record<MachineKind, readonly ('control-plane' | 'agent' | 'ingress')[]> = {
   all: ['control-plane', 'agent', 'ingress'],
   'control-plane': ['control-plane'],
   host: ['agent'],
 };
 
 /** @throws StartError with a line for each missing setting */
-export async function checkMachine(machine: Machine, config: Config, paths: Paths): Promise<void> {
+export async function checkMachine(machine: MachineKind, config: Config, paths: Paths): Promise<void> {
   const missing = NEEDS[machine](config, paths);
   if (missing.length > 0) throw new StartError(missing.join('\n'));
   if (machine !== 'host' || config.join === null) return;
@@ -33,7 +33,7 @@ export async function checkMachine(machine: Machine, config: Config, paths: Path
   if (!existsSync(paths.host_credential) || existsSync(token_path)) await readJoinToken(token_path);
 }
 
-const NEEDS: Record<Machine, (config: Config, paths: Paths) => string[]> = {
+const NEEDS: Record<MachineKind, (config: Config, paths: Paths) => string[]> = {
   all: ({ join, ingress_join }) => {
     const of_another = 'of another control plane: run berth';
     if (join) return [`BERTH_CONTROL_PLANE: is set, so this machine is a host ${of_another} host`];

@@ -22,7 +22,7 @@ import {
 import { ensureDebianPackages } from './debian-packages.ts';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from './embedded-postgres.ts';
 import { type GuestImage, someGuestImage } from './guest-image.ts';
-import { checkMachine, compiledSources, type Machine } from './machine.ts';
+import { checkMachine, compiledSources, type MachineKind } from './machine.ts';
 import { clusterExists } from './postgres-cluster.ts';
 import { makeReachable, VM_USER } from './reachable.ts';
 import { type Say, StartError } from './start-error.ts';
@@ -49,7 +49,7 @@ export interface Prepared {
 
 export interface PrepareOptions {
   /** What runs on this machine; absent: everything. */
-  readonly machine?: Machine;
+  readonly machine?: MachineKind;
   readonly config: Config;
   readonly env: Env;
   /** The folder of package.json. */
@@ -123,7 +123,7 @@ async function guestImage(
 }
 
 /** The secrets, which only a control plane's machine has. */
-async function ensureAuthority(machine: Machine, config: Config, paths: Paths): Promise<void> {
+async function ensureAuthority(machine: MachineKind, config: Config, paths: Paths): Promise<void> {
   const has_database = config.database_url === null && (await clusterExists(paths.postgres));
   const ensure = machine === 'all' ? ensureSecrets : ensureSecretKey;
   await ensure(paths, config.secret_key, has_database);

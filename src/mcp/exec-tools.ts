@@ -4,7 +4,6 @@ import type { Exec, ExecHandle } from '../../client/src/berth.ts';
 import { withoutControls } from '../shared/untrusted-text.ts';
 import {
   DESTROYS,
-  fields,
   INSTANCE,
   incompleteEnd,
   READS,
@@ -12,6 +11,7 @@ import {
   type Tool,
   type ToolAnswer,
   tool,
+  toolInput,
 } from './tool.ts';
 
 /** About 5,000 tokens. */
@@ -79,7 +79,7 @@ const EXEC = tool({
   name: 'exec',
   title: 'Run a command',
   description: `Runs a line of the shell in the guest, as root unless \`user\` is given, and returns exit code and output (stdout and stderr together). Of more than ${OUTPUT_BYTES} bytes of output the middle is left out. A command that still runs after wait_seconds runs on: use exec_output and kill_exec with its id. The command can do anything that its user can do in the guest, such as deleting files, and reach what the egress policy of the instance allows. Input is closed.`,
-  input: fields({
+  input: toolInput({
     instance: INSTANCE,
     command: Type.String({ minLength: 1, maxLength: 100_000, description: 'For `sh -c`' }),
     cwd: Type.Optional(Type.String({ minLength: 1, maxLength: 4095, description: 'Default: /' })),
@@ -120,7 +120,7 @@ const OUTPUT = tool({
   name: 'exec_output',
   title: 'Read the output of a command',
   description: `Returns up to ${OUTPUT_BYTES} bytes of the output of a command that exec started, from an offset on. Waits while it runs and prints nothing. The last 8 MiB of each command are kept; an offset before them is an error that names the first kept one.`,
-  input: fields({
+  input: toolInput({
     instance: INSTANCE,
     exec_id: EXEC_ID,
     offset: Type.Optional(
@@ -153,7 +153,7 @@ const KILL = tool({
   title: 'End a command',
   description:
     'Ends a command that exec started, with its process group, at once. Lost: what those processes held in memory. Its output stays.',
-  input: fields({ instance: INSTANCE, exec_id: EXEC_ID }),
+  input: toolInput({ instance: INSTANCE, exec_id: EXEC_ID }),
   hints: DESTROYS,
   needs: 'vm:write',
   run: async ({ berth, args, signal }) => {

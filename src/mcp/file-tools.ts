@@ -6,7 +6,6 @@ import { untrustedText } from '../shared/untrusted-text.ts';
 import {
   CURSOR,
   DESTROYS,
-  fields,
   INSTANCE,
   incompleteEnd,
   LIMIT,
@@ -14,6 +13,7 @@ import {
   type Tool,
   type ToolAnswer,
   tool,
+  toolInput,
 } from './tool.ts';
 
 interface Wanted {
@@ -82,7 +82,7 @@ const LIST = tool({
   title: 'List a folder',
   description:
     'Lists the entries of a folder in the guest, sorted by name: type, bytes, mode, owner, time of the last change, name. The VM must run.',
-  input: fields({ instance: INSTANCE, path: PATH, limit: LIMIT, cursor: CURSOR }),
+  input: toolInput({ instance: INSTANCE, path: PATH, limit: LIMIT, cursor: CURSOR }),
   hints: READS,
   needs: 'vm:write',
   run: async ({ berth, args: { instance, ...query }, signal }) => {
@@ -114,7 +114,7 @@ const READ = tool({
   name: 'read_file',
   title: 'Read a file',
   description: `Returns up to ${PART_BYTES} bytes of a file in the guest, from an offset on, unchanged: as text, or as base64 where it is no text. The VM must run.`,
-  input: fields({
+  input: toolInput({
     instance: INSTANCE,
     path: PATH,
     offset: Type.Optional(
@@ -134,7 +134,7 @@ const WRITE = tool({
   name: 'write_file',
   title: 'Write a file',
   description: `Writes a whole file in the guest, at most ${CONTENT_CHARACTERS / 1024} KiB, and missing folders. It replaces a file that is there in one step, and keeps its mode and owner. Lost: the content of a replaced file, unless overwrite is false or a generation has it. The VM must run.`,
-  input: fields({
+  input: toolInput({
     instance: INSTANCE,
     path: PATH,
     content: Type.String({ maxLength: CONTENT_CHARACTERS }),

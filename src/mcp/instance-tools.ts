@@ -6,7 +6,6 @@ import {
   ADDS,
   CURSOR,
   DESTROYS,
-  fields,
   INSTANCE,
   LIMIT,
   PATIENCE_MS,
@@ -16,6 +15,7 @@ import {
   startNew,
   type Tool,
   tool,
+  toolInput,
   waitForVm,
 } from './tool.ts';
 
@@ -82,7 +82,7 @@ const LIST_INSTANCES = tool({
   name: 'list_instances',
   title: 'List instances',
   description: 'Lists the instances of the organisation, one a line, newest first.',
-  input: fields({
+  input: toolInput({
     state: Type.Optional(Type.Enum([...STATES])),
     label: Type.Optional(Type.String({ maxLength: 200, description: '`key` or `key=value`' })),
     limit: LIMIT,
@@ -102,7 +102,7 @@ const GET = tool({
   name: 'get_instance',
   title: 'Show an instance',
   description: 'Shows an instance: the state of its VM and why, size, saved disk, SSH address, settings.',
-  input: fields({ instance: INSTANCE }),
+  input: toolInput({ instance: INSTANCE }),
   hints: READS,
   needs: '',
   run: async ({ berth, args, signal }) => ({
@@ -115,7 +115,7 @@ const CREATE = tool({
   title: 'Create an instance',
   description:
     'Creates a Linux machine and starts it. Its disk, name and SSH address stay until it is deleted; its VM may come and go.',
-  input: fields({
+  input: toolInput({
     name: NEW_NAME,
     image: Type.Optional(Type.String({ maxLength: 63, description: 'Default: debian-12' })),
     cpus: Type.Optional(Type.Integer({ minimum: 1, maximum: 16 })),
@@ -145,7 +145,7 @@ const START = tool({
   title: 'Start an instance',
   description:
     'Starts the VM of an instance, or resumes it, and waits until it accepts commands. Safe to repeat.',
-  input: fields({ instance: INSTANCE }),
+  input: toolInput({ instance: INSTANCE }),
   hints: SETS,
   needs: 'vm:write, vm:read',
   run: async ({ berth, args, signal }) => {
@@ -159,7 +159,7 @@ const SUSPEND = tool({
   title: 'Suspend an instance',
   description:
     'Saves memory and disk and ends the VM. start_instance continues where it was, with its processes. Connections break.',
-  input: fields({ instance: INSTANCE }),
+  input: toolInput({ instance: INSTANCE }),
   hints: SETS,
   needs: 'vm:write, vm:read',
   run: async ({ berth, args, signal }) => {
@@ -177,7 +177,7 @@ const STOP = tool({
   title: 'Stop an instance',
   description:
     'Shuts the guest down, saves its disk and ends the VM. Lost: running processes, memory, files in /run and /dev/shm. Kept: everything on the disk. suspend_instance keeps processes too.',
-  input: fields({
+  input: toolInput({
     instance: INSTANCE,
     force: Type.Optional(
       Type.Boolean({
@@ -203,7 +203,7 @@ const DELETE = tool({
   title: 'Delete an instance',
   description:
     'Deletes an instance for good. Lost: its disk with all generations, its memory, its SSH address, its URLs and secrets. Nothing brings them back; only forks stay.',
-  input: fields({ instance: INSTANCE }),
+  input: toolInput({ instance: INSTANCE }),
   hints: DESTROYS,
   needs: 'instances:write',
   run: async ({ berth, args, signal }) => {
@@ -231,7 +231,7 @@ const FLUSH = tool({
   title: 'Save the disk',
   description:
     'Makes everything that the guest has written so far durable, as a new generation, while it runs. Memory and processes are not part of it.',
-  input: fields({ instance: INSTANCE }),
+  input: toolInput({ instance: INSTANCE }),
   hints: SETS,
   needs: 'vm:write',
   run: async ({ berth, args, signal }) => {
@@ -257,7 +257,7 @@ const LIST_GENERATIONS = tool({
   title: 'List saved states of a disk',
   description:
     'Lists the generations of an instance, newest first: number, time, what made it, bytes that were new, name.',
-  input: fields({ instance: INSTANCE, limit: LIMIT, cursor: CURSOR }),
+  input: toolInput({ instance: INSTANCE, limit: LIMIT, cursor: CURSOR }),
   hints: READS,
   needs: '',
   run: async ({ berth, args: { instance, ...query }, signal }) => {
@@ -274,7 +274,7 @@ const FORK = tool({
   title: 'Fork an instance',
   description:
     'Creates a new instance with the disk of another, as of its newest generation or a given one, and starts it. The other one runs on and is not changed. What it has not flushed is not in the fork: flush first.',
-  input: fields({
+  input: toolInput({
     instance: INSTANCE,
     name: NEW_NAME,
     generation: Type.Optional(NUMBER),
@@ -298,7 +298,7 @@ const RESTORE = tool({
   title: 'Set a disk back',
   description:
     'Sets the disk of a stopped instance back to a generation, as a new generation. Lost from the disk: everything written after that generation. The generations between stay in list_generations, so a restore of the newest of them undoes it, as long as they are kept. Needs stop_instance first.',
-  input: fields({ instance: INSTANCE, generation: NUMBER }),
+  input: toolInput({ instance: INSTANCE, generation: NUMBER }),
   hints: { ...DESTROYS, idempotentHint: false },
   needs: 'instances:write',
   run: async ({ berth, args: { instance, generation }, signal }) => {
@@ -321,7 +321,7 @@ const LIST_PORTS = tool({
   name: 'list_ports',
   title: 'List published ports',
   description: 'Lists the HTTP ports of an instance: port in the guest, access, URL, id.',
-  input: fields({ instance: INSTANCE, limit: LIMIT, cursor: CURSOR }),
+  input: toolInput({ instance: INSTANCE, limit: LIMIT, cursor: CURSOR }),
   hints: READS,
   needs: 'vm:read',
   run: async ({ berth, args: { instance, ...query }, signal }) => {
@@ -336,7 +336,7 @@ const PUBLISH = tool({
   title: 'Publish a port',
   description:
     'Gives an HTTP port of the guest a URL. The program must listen on all addresses (0.0.0.0). private: only with a Berth credential, or from the console. public: anybody who can reach Berth; ask the user first.',
-  input: fields({
+  input: toolInput({
     instance: INSTANCE,
     port: Type.Integer({ minimum: 1, maximum: 65_535 }),
     access: Type.Optional(Type.Enum(['private', 'public'], { default: 'private' })),
@@ -355,7 +355,7 @@ const UNPUBLISH = tool({
   title: 'Withdraw a port',
   description:
     'Withdraws a published port. Lost: its URL and its custom hostnames; the generated hostname never comes back. Open connections end.',
-  input: fields({
+  input: toolInput({
     instance: INSTANCE,
     port_id: Type.String({ minLength: 1, maxLength: 64, description: 'From list_ports: `port_…`' }),
   }),

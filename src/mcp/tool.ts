@@ -71,7 +71,7 @@ export const SETS: ToolHints = { ...READS, readOnlyHint: false };
 export const DESTROYS: ToolHints = { ...SETS, destructiveHint: true };
 
 /** No other properties: a misspelt one is told to the model. */
-export function fields<P extends Record<string, TSchema>>(properties: P) {
+export function toolInput<P extends Record<string, TSchema>>(properties: P) {
   return Type.Object(properties, { additionalProperties: false });
 }
 

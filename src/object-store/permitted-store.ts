@@ -47,7 +47,7 @@ interface Waiting {
   readonly reject: (error: unknown) => void;
 }
 
-export class Permissions {
+class RequestPermissions {
   readonly #ask: AskPermissions;
   readonly #waiting: Waiting[] = [];
   /** By method and key, the oldest first. */
@@ -135,14 +135,14 @@ export class PermittedStore implements ObjectStore {
   readonly description = 'the object store of the control plane';
   readonly #requests: S3Requests;
   readonly #client: ReturnType<typeof clientWithoutCredentials>;
-  readonly #permissions: Permissions;
+  readonly #permissions: RequestPermissions;
   readonly #objects: S3Objects;
 
   constructor(ask: AskPermissions, patience: Partial<S3Patience> = {}) {
     const bounds = { ...PATIENCE, ...patience };
     this.#requests = new S3Requests(this.description, bounds);
     this.#client = clientWithoutCredentials(bounds);
-    this.#permissions = new Permissions(ask);
+    this.#permissions = new RequestPermissions(ask);
     this.#objects = new S3Objects({
       ...{ client: this.#client, bucket: 'none', requests: this.#requests },
       permits: {

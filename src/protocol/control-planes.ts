@@ -13,14 +13,14 @@ import { Agent, buildConnector } from 'undici';
 import { CONTROL_PLANES_MAX, type ListedControlPlane } from './ingress-types.ts';
 
 /** A control plane that cannot be reached costs no more before another one is tried. */
-export const CONNECT_MS = 3_000;
+const CONTROL_PLANE_CONNECT_MS = 3_000;
 
 export function pinnedConnector(fingerprint: string): buildConnector.connector {
   const connect = buildConnector({
     rejectUnauthorized: false,
     maxCachedSessions: 0,
     minVersion: 'TLSv1.3',
-    timeout: CONNECT_MS,
+    timeout: CONTROL_PLANE_CONNECT_MS,
   });
   return (options, callback) =>
     connect(options, (...[error, socket]) => {
@@ -64,7 +64,7 @@ const leaseAgent = (connect: Connect) => new Agent({ connect, connections: 1 });
 
 function placeAt(address: string, fingerprint: string | undefined): ControlPlaneAccess {
   const socket = address.startsWith('unix:') ? address.slice('unix:'.length) : undefined;
-  const plain = socket === undefined ? { timeout: CONNECT_MS } : { socketPath: socket };
+  const plain = socket === undefined ? { timeout: CONTROL_PLANE_CONNECT_MS } : { socketPath: socket };
   const connect = fingerprint === undefined ? plain : pinnedConnector(fingerprint);
   return {
     origin: socket === undefined ? address.replace(/\/$/, '') : 'http://control-plane',

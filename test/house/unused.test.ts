@@ -1,4 +1,4 @@
-/** No unused files and no unused exports. Both are looked for by name, in the text of all files. */
+/** No unused files, no unused exports, and no exported name with two meanings. All are looked for by name, in the text of files. */
 import assert from 'node:assert/strict';
 import { basename } from 'node:path';
 import { test } from 'node:test';
@@ -60,4 +60,41 @@ test('every export is used: a value in another file, a type at least in its own'
     }),
   );
   assert.deepEqual(unused, []);
+});
+
+/**
+ * Names that two files export for one thing: the schema that the API shows and the one that a host sends, a schema and the type
+ * that it describes, or copies in programs that must not import each other. Only ever fewer.
+ */
+const ONE_THING_TWICE: readonly string[] = [
+  // The kits of schemas: of the API, and of the protocol.
+  ...['closed', 'idOf', 'named', 'nullable', 'oneOf', 'Fingerprint', 'Time'],
+  // A schema, and its type.
+  ...[
+    'Consistency',
+    'Egress',
+    'ExecId',
+    'FlushId',
+    'HostId',
+    'HttpPortId',
+    'InstanceId',
+    'PublicKey',
+    'Scope',
+  ],
+  ...['SshAddress', 'TraceContext', 'VmId', 'VmReason'],
+  // What the protocol carries, and the library that uses it without knowing the protocol.
+  ...['DataKey', 'MapRef', 'ObjectRequest', 'SegmentRef', 'SignedRequest', 'ByteRange'],
+  // Programs that do not import each other.
+  ...['ACCELERATORS', 'Accelerator', 'EVENT_TYPES', 'HttpEndpoint', 'INSTANCE', 'ROLES'],
+];
+
+test('no exported name means two things', () => {
+  const DECLARED = /^export (?:abstract |async )*(?:type|interface|const|function\*?|class) (\w+)/gm;
+  const files = new Map<string, Set<string>>();
+  for (const path of sources.filter((each) => each.startsWith('src/') && !isTest(each))) {
+    for (const [, name = ''] of read(path).matchAll(DECLARED))
+      files.set(name, (files.get(name) ?? new Set()).add(path));
+  }
+  const twice = [...files].filter(([, paths]) => paths.size > 1).map(([name]) => name);
+  assert.deepEqual(twice.sort(), [...ONE_THING_TWICE].sort());
 });

@@ -4,7 +4,7 @@ import { after, describe, test } from 'node:test';
 import { sql } from 'kysely';
 import { transaction } from '../../src/control-plane/db/pool.ts';
 import { changePassword, prepareNewPassword } from '../../src/control-plane/identity/accounts.ts';
-import { login as loginWith } from '../../src/control-plane/identity/login.ts';
+import { loginByPassword as loginWith } from '../../src/control-plane/identity/login.ts';
 import type { Principal } from '../../src/control-plane/identity/principal.ts';
 import { MAIL_PREFIX, newToken } from '../../src/control-plane/identity/tokens.ts';
 import { newId } from '../../src/shared/ids.ts';

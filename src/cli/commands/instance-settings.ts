@@ -3,7 +3,7 @@ import { readFileSync, statSync } from 'node:fs';
 import type { CreateInstanceRequest, EgressMode, Instance } from '../../../client/src/berth.ts';
 import type { Call, Option } from '../command.ts';
 import { CommandError, UsageError } from '../command-error.ts';
-import { durationOrOff, labels, sizeMib, whole } from '../values.ts';
+import { durationOrOff, labels, sizeMib, wholeNumberOption } from '../values.ts';
 
 /** For the help of commands that create an instance. */
 export const DEFAULTS =
@@ -141,7 +141,7 @@ function keep(text: string | undefined): CreateInstanceRequest['generations_keep
 export function sizesOf({ options }: Call) {
   const disk_mib = sizeMib('disk', options.text('disk'), 'gib');
   return {
-    cpus: whole('cpus', options.text('cpus')),
+    cpus: wholeNumberOption('cpus', options.text('cpus')),
     memory_mib: sizeMib('memory', options.text('memory'), 'mib'),
     disk_gib: disk_mib === undefined ? undefined : Math.ceil(disk_mib / 1024),
   };

@@ -12,7 +12,7 @@ import {
 import { type Call, type Command, INSTANCE, INSTANCES, NO_WAIT } from '../command.ts';
 import { CommandError, EXIT, InstanceError, UsageError } from '../command-error.ts';
 import { bytes, duration } from '../table.ts';
-import { whole } from '../values.ts';
+import { wholeNumberOption } from '../values.ts';
 import { waitFor, watched } from '../waiting.ts';
 
 /**
@@ -241,7 +241,7 @@ const TAIL_KIB = 64;
 const FOLLOW_MS = 2_000;
 
 async function logs({ args, options, session, terminal, signal }: Call): Promise<undefined> {
-  const tail_kib = whole('tail', options.text('tail')) ?? TAIL_KIB;
+  const tail_kib = wholeNumberOption('tail', options.text('tail')) ?? TAIL_KIB;
   if (tail_kib < 1 || tail_kib > MAX_TAIL_KIB)
     throw new UsageError(`--tail takes 1 to ${MAX_TAIL_KIB}, not ${tail_kib}`);
   const follow = options.flag('follow');

@@ -121,7 +121,7 @@ async function requireWithinServiceAccount(
 
 // Gives an API key a new secret. The old one is valid for a grace period.
 
-export const MAX_GRACE_S = 7 * 86_400;
+export const KEY_GRACE_MAX_S = 7 * 86_400;
 
 /**
  * Gives a key a new secret under the same id. The previous secret works for `grace_seconds` more; a second rotation ends

@@ -33,8 +33,8 @@ import { checkQuota } from '../organisations/quotas.ts';
 import { revokeRegisteredBy } from '../ssh-keys/account-keys.ts';
 import {
   createApiKey,
+  KEY_GRACE_MAX_S,
   lockWithDescendants,
-  MAX_GRACE_S,
   revokeApiKey,
   revokeApiKeys,
   rotateApiKey,
@@ -114,7 +114,7 @@ const RotateApiKeyRequest = named('RotateApiKeyRequest', {
   grace_seconds: Type.Optional(
     Type.Integer({
       minimum: 0,
-      maximum: MAX_GRACE_S,
+      maximum: KEY_GRACE_MAX_S,
       default: 0,
       description: 'For how long the previous secret keeps working',
       examples: [3600],

@@ -5,7 +5,7 @@
  *      ▲                                          │ another server, or no answer
  *      └──── all its connections are broken ◀─────┘
  *
- * So a silent server (stopped, cut off) costs its callers {@link SLOW_MS} and at most `CONNECT_MS`; one that is only
+ * So a silent server (stopped, cut off) costs its callers {@link SLOW_STATEMENT_MS} and at most `CONNECT_MS`; one that is only
  * slow answers a new connection, and keeps its time.
  */
 import { Socket } from 'node:net';
@@ -13,7 +13,7 @@ import pg from 'pg';
 import { connectionOptions, findServer, identify, NoServerError, type Server } from './connect.ts';
 
 /** A statement without an answer for so long raises the question whether its server still serves. */
-export const SLOW_MS = 3_000;
+const SLOW_STATEMENT_MS = 3_000;
 
 interface Serving extends Server {
   readonly pool: pg.Pool;
@@ -56,7 +56,7 @@ export class ServerPool {
 
   async query(client: pg.PoolClient, statement: pg.QueryConfig): Promise<pg.QueryResult> {
     const serving = this.#servers.get(client);
-    const slow = setInterval(() => void this.#check(serving), SLOW_MS);
+    const slow = setInterval(() => void this.#check(serving), SLOW_STATEMENT_MS);
     try {
       return await client.query(statement);
     } catch (error) {

@@ -387,6 +387,6 @@ export async function deleteStoreMark(tx: Tx): Promise<void> {
 
 /** Claims an object store that was away when the control plane started. Until then nothing in it is used. */
 
-export async function claimStore(store: MarkedStore): Promise<void> {
+export async function claimStoreOfInstallation(store: MarkedStore): Promise<void> {
   await store.verified();
 }

@@ -14,7 +14,7 @@ import { CLOSE } from '../http/connections.ts';
 import { EXEC_TICKET_PREFIX } from '../identity/tokens.ts';
 import { findInstance } from '../instances/store.ts';
 import { consumeTicket } from '../vms/console-routes.ts';
-import { targetOf } from '../vms/exec-routes.ts';
+import { commandTarget } from '../vms/exec-routes.ts';
 import { knownCredential, principalOfUpgrade } from '../vms/forward-stream.ts';
 import type { AdmitContext, StreamHolder, StreamKind } from '../vms/guest-streams.ts';
 import { OutputFrames, OutputLostError } from './output-routes.ts';
@@ -62,7 +62,7 @@ export const execStream: StreamKind = {
     const instance = await findInstance(db, org_id, instance_id);
     if (!instance) throw new AppError('NOT_FOUND');
     // Its output may be on an earlier host.
-    return { ...targetOf(instance), host_id: row.host_id };
+    return { ...commandTarget(instance), host_id: row.host_id };
   },
 };
 

@@ -22,7 +22,7 @@ import { type KnownCredential, reauthenticate } from '../identity/authenticate.t
 import type { Principal } from '../identity/principal.ts';
 import { lockInstanceOf } from '../instances/change-instance.ts';
 import { findInstance } from '../instances/store.ts';
-import { targetOf } from '../vms/exec-routes.ts';
+import { commandTarget } from '../vms/exec-routes.ts';
 import { ruleOrThrow } from '../vms/request-change.ts';
 import { markUsed } from '../vms/store.ts';
 import {
@@ -199,7 +199,7 @@ export async function beginExec(
   }
   await markUsed(tx, instance_id);
   const id = newId('exec');
-  const { host_id, vm_id } = targetOf(instance);
+  const { host_id, vm_id } = commandTarget(instance);
   await insertExec(tx, { id, instance_id, host_id, command: [...command], tty: tty !== null, stdin });
   return { id, instance_id, vm_id };
 }

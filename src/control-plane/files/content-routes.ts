@@ -15,8 +15,8 @@ import { registerStreamedBodies } from '../http/server.ts';
 import { instanceId } from '../instances/routes.ts';
 import { MARK_USED_EVERY_MS } from '../vms/exec-routes.ts';
 import {
-  FileCall,
   FileEntry,
+  FileRequest,
   fileView,
   ModeText,
   PathText,
@@ -45,7 +45,7 @@ function watch(
   { db, heartbeat_ms = MARK_USED_EVERY_MS }: AppContext,
   request: FastifyRequest,
   reply: FastifyReply,
-  call: FileCall,
+  call: FileRequest,
 ) {
   const id = instanceId(request.params as { readonly id: string });
   const beat = async (): Promise<void> => {
@@ -89,7 +89,7 @@ function registerRead(app: App, context: AppContext): void {
       const path = queryPath(request);
       const place = await targetOfFiles(context.db, principal, instanceId(request.params));
       const action = { verb: 'read', path } as const;
-      const call = await FileCall.open(context, principal, place, action, disconnectSignal(reply));
+      const call = await FileRequest.open(context, principal, place, action, disconnectSignal(reply));
       watch(context, request, reply, call);
       try {
         return await answer(request, reply, call, present(await call.opened(), 'fields of a file'));
@@ -101,7 +101,7 @@ function registerRead(app: App, context: AppContext): void {
   });
 }
 
-async function answer(request: FastifyRequest, reply: FastifyReply, call: FileCall, file: FileFields) {
+async function answer(request: FastifyRequest, reply: FastifyReply, call: FileRequest, file: FileFields) {
   const { size, modified_at, mode, user } = file;
   const etag = etagOf(file.version);
   const {
@@ -182,7 +182,7 @@ function registerWrite(app: App, context: AppContext): void {
         const change = auditedChange(instanceId(request.params), path);
         const { body: place } = await mutate(context, request, reply, { action: 'file.write' }, change);
         const action = { verb: 'write', path, mode, user } as const;
-        const call = await FileCall.open(
+        const call = await FileRequest.open(
           context,
           principalOf(request),
           place,
@@ -207,7 +207,7 @@ interface Conditions {
   readonly if_match: string | undefined;
 }
 
-/** What the new file may replace, as {@link FileCall.commit} takes it. @throws AppError PRECONDITION_FAILED */
+/** What the new file may replace, as {@link FileRequest.commit} takes it. @throws AppError PRECONDITION_FAILED */
 function versionWanted(
   file: FileFields | null,
   { if_none_match, if_match }: Conditions,
@@ -223,7 +223,7 @@ function versionWanted(
 
 /** Content and commit. The guest may fail before the caller has sent everything. */
 async function send(
-  call: FileCall,
+  call: FileRequest,
   body: Readable | undefined,
   wanted: string | null | undefined,
 ): Promise<Written> {

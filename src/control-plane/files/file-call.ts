@@ -31,7 +31,7 @@ import { FILE_MODE_PATTERN, NO_NUL_PATTERN } from '../http/errors.ts';
 import { named, nullable, oneOf, Time } from '../http/schemas.ts';
 import type { Principal } from '../identity/principal.ts';
 import { findInstance } from '../instances/store.ts';
-import { type CommandTarget, targetOf } from '../vms/exec-routes.ts';
+import { type CommandTarget, commandTarget } from '../vms/exec-routes.ts';
 import { ruleOrThrow } from '../vms/request-change.ts';
 import { markUsed } from '../vms/store.ts';
 
@@ -106,7 +106,7 @@ export async function targetOfFiles(
   if (!row) throw new AppError('NOT_FOUND');
   ruleOrThrow(row, 'exec');
   await markUsed(tx, id);
-  return targetOf(row);
+  return commandTarget(row);
 }
 
 interface Frame {
@@ -119,7 +119,7 @@ export interface Written {
   readonly fields: FileFields;
 }
 
-export class FileCall {
+export class FileRequest {
   readonly #context: FileContext;
   readonly #org_id: OrgId;
   readonly #place: CommandTarget;
@@ -142,13 +142,13 @@ export class FileCall {
     place: CommandTarget,
     action: FileAction,
     signal: AbortSignal,
-  ): Promise<FileCall> {
+  ): Promise<FileRequest> {
     const { host_id, instance_id, vm_id } = place;
     const call = { kind: 'file', instance_id, vm_id, action } as const;
     const line = await context.host_calls.open(host_id, call, OPEN_WITHIN_MS, signal);
     signal.addEventListener('abort', () => line.destroy(), { once: true });
     if (signal.aborted) line.destroy();
-    return new FileCall(context, org_id, place, line);
+    return new FileRequest(context, org_id, place, line);
   }
 
   close(): void {

@@ -12,8 +12,8 @@ import type { Principal } from '../identity/principal.ts';
 import { instanceId } from '../instances/routes.ts';
 import type { CommandTarget } from '../vms/exec-routes.ts';
 import {
-  FileCall,
   FileEntry,
+  FileRequest,
   fileView,
   ModeText,
   PathText,
@@ -71,7 +71,7 @@ function registerList(app: App, context: AppContext, cursors: CursorSealer): voi
         list: async (before, count) => {
           const place = await targetOfFiles(context.db, principal, id);
           const action = { verb: 'list', path: folder, after: before, count } as const;
-          const call = await FileCall.open(context, principal, place, action, gone);
+          const call = await FileRequest.open(context, principal, place, action, gone);
           const entries = await call.entries(count);
           return entries.map((fields) => ({ fields, id: pathIn('/', fields).slice(1) }));
         },
@@ -111,7 +111,13 @@ function registerRemove(app: App, context: AppContext): void {
         change,
       );
       const action = { verb: 'remove', path, recursive } as const;
-      const call = await FileCall.open(context, principalOf(request), place, action, disconnectSignal(reply));
+      const call = await FileRequest.open(
+        context,
+        principalOf(request),
+        place,
+        action,
+        disconnectSignal(reply),
+      );
       await call.removed();
       return reply.status(204).send(null);
     },
@@ -139,7 +145,13 @@ function registerMove(app: App, context: AppContext): void {
       const change = auditedChange(instanceId(request.params), path, { to: to.slice(0, AUDITED_CHARACTERS) });
       const { body: place } = await mutate(context, request, reply, { action: 'file.move' }, change);
       const action = { verb: 'move', path, to } as const;
-      const call = await FileCall.open(context, principalOf(request), place, action, disconnectSignal(reply));
+      const call = await FileRequest.open(
+        context,
+        principalOf(request),
+        place,
+        action,
+        disconnectSignal(reply),
+      );
       const { fields } = await call.written();
       call.close();
       return fileView(fields, to);
@@ -174,7 +186,13 @@ function registerDirectory(app: App, context: AppContext): void {
         ...([context, request, reply, { action: 'file.create_directory' }, change] as const),
       );
       const action = { verb: 'directory', path, mode, user } as const;
-      const call = await FileCall.open(context, principalOf(request), place, action, disconnectSignal(reply));
+      const call = await FileRequest.open(
+        context,
+        principalOf(request),
+        place,
+        action,
+        disconnectSignal(reply),
+      );
       const { is_new, fields } = await call.written();
       call.close();
       return reply.status(is_new ? 201 : 200).send(fileView(fields, path));

@@ -30,7 +30,7 @@ import {
   register,
 } from './accounts.ts';
 import { lockedNow } from './lockout.ts';
-import { finishLogin, login, requirePasswordLogin } from './login.ts';
+import { finishLogin, loginByPassword, requirePasswordLogin } from './login.ts';
 import { REPLACED_GRACE_S } from './login-store.ts';
 import { User, userView } from './me-routes.ts';
 import { requireOneFactor, verifySecondFactor } from './mfa/second-factor.ts';
@@ -168,7 +168,11 @@ function registerOpening(app: App, context: AppContext, limits: RateLimits): voi
         quotas: context.quotas,
         verifySecondFactor: (user_id: UserId) => verifySecondFactor(context, user_id, factor),
       };
-      return sessionAnswer(context, reply, await login(parts, { email, password, ...callerOf(request) }));
+      return sessionAnswer(
+        context,
+        reply,
+        await loginByPassword(parts, { email, password, ...callerOf(request) }),
+      );
     },
   });
 }

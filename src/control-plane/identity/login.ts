@@ -36,7 +36,7 @@ const WRONG = { message: 'The e-mail address or the password is wrong.' };
  * Opens a session. An unknown address costs the same work and gets the same answer as a wrong password.
  * @throws AppError UNAUTHENTICATED, MFA_REQUIRED, ACCOUNT_LOCKED, QUOTA_EXCEEDED
  */
-export async function login(parts: LoginParts, request: LoginRequest) {
+export async function loginByPassword(parts: LoginParts, request: LoginRequest) {
   const { db } = parts;
   const attempt = await beginAttempt(db, request.email);
   const refuse = async (otherwise: AppError): Promise<never> => {

@@ -21,7 +21,7 @@ import { lockInstanceOf, refuseDeleting } from '../instances/change-instance.ts'
 import { instanceId } from '../instances/routes.ts';
 import { findInstance, type InstanceRow } from '../instances/store.ts';
 import { insertTicket, TICKET_SECONDS, takeTicket } from './console-ticket-store.ts';
-import { type CommandTarget, targetOf } from './exec-routes.ts';
+import { type CommandTarget, commandTarget } from './exec-routes.ts';
 import type { StreamKind } from './guest-streams.ts';
 import { remedy, type VmState } from './model.ts';
 import { markUsed } from './store.ts';
@@ -136,7 +136,7 @@ async function consolePlace(db: Db, holder: ConsoleHolder, ip: string): Promise<
   if (!row) throw new AppError('NOT_FOUND');
   requireMachine(row);
   await markUsed(db, row.id);
-  return targetOf(row);
+  return commandTarget(row);
 }
 
 /** @throws AppError CONFLICT, VM_NOT_RUNNING */

@@ -49,10 +49,10 @@ async function placeOfCommand(tx: Tx, principal: Principal, id: InstanceId): Pro
   const row = await lockInstanceOf(tx, principal, id);
   ruleOrThrow(row, 'exec');
   await markUsed(tx, id);
-  return targetOf(row);
+  return commandTarget(row);
 }
 
-export function targetOf(row: InstanceRow): CommandTarget {
+export function commandTarget(row: InstanceRow): CommandTarget {
   return {
     instance_id: row.id,
     vm_id: present(row.vm_id as VmId | null, 'vm id'),

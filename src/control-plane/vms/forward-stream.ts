@@ -6,7 +6,7 @@ import type { Db, Tx } from '../db/pool.ts';
 import { authenticate, type KnownCredential, reauthenticate } from '../identity/authenticate.ts';
 import type { Principal } from '../identity/principal.ts';
 import { findInstance } from '../instances/store.ts';
-import { type CommandTarget, targetOf } from './exec-routes.ts';
+import { type CommandTarget, commandTarget } from './exec-routes.ts';
 import type { AdmitContext, StreamKind } from './guest-streams.ts';
 import { ruleOrThrow } from './request-change.ts';
 import { markUsed, newestVm } from './store.ts';
@@ -29,7 +29,7 @@ async function forwardPlace(
   if (!row) throw new AppError('NOT_FOUND');
   ruleOrThrow(row, 'exec');
   await markUsed(db, row.id);
-  return targetOf(row);
+  return commandTarget(row);
 }
 
 export const forwardStream: StreamKind = {

@@ -13,7 +13,7 @@ import { closed, InstanceParams, named, nullable, oneOf, Time } from '../http/sc
 import { instanceId } from '../instances/routes.ts';
 import { findInstance, type InstanceRow } from '../instances/store.ts';
 import { requireMachine } from './console-routes.ts';
-import { targetOf } from './exec-routes.ts';
+import { commandTarget } from './exec-routes.ts';
 import { MAX_SAMPLES, type MetricSample, RANGES, readMetricHistory } from './metric-history.ts';
 
 // A VM's resource use, now and over the last hour, from its host.
@@ -34,7 +34,7 @@ export interface VmMetrics {
 /** @throws AppError CONFLICT, VM_NOT_RUNNING, UNAVAILABLE */
 async function readMetrics(calls: HostCalls, row: InstanceRow, signal: AbortSignal): Promise<VmMetrics> {
   requireMachine(row);
-  const { host_id, instance_id, vm_id } = targetOf(row);
+  const { host_id, instance_id, vm_id } = commandTarget(row);
   const call = { kind: 'metrics', instance_id, vm_id } as const;
   const { now, samples, interval_seconds } = await calls.ask<MetricsResult>(host_id, call, WITHIN_MS, signal);
   const points = withShares([...samples, now], row.cpus);

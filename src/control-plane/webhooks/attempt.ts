@@ -84,7 +84,7 @@ export interface Target {
 }
 
 /** @throws Error when a secret does not open */
-export function targetOf({ id, url, secret, previous_secret }: Receiver, secrets: Sealer): Target {
+export function deliveryTarget({ id, url, secret, previous_secret }: Receiver, secrets: Sealer): Target {
   const keys = [secret, previous_secret].flatMap((sealed) => {
     if (sealed === null) return [];
     const plain = secrets.open(sealed, id);

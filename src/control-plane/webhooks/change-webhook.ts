@@ -10,7 +10,7 @@ import { actorOf, type Principal } from '../identity/principal.ts';
 import { presentAdmin } from '../organisations/members.ts';
 import { checkQuota } from '../organisations/quotas.ts';
 import { lockOrganisation } from '../organisations/store.ts';
-import { messageBody, messageHeaders, newSecret, type SentRequest, targetOf } from './attempt.ts';
+import { deliveryTarget, messageBody, messageHeaders, newSecret, type SentRequest } from './attempt.ts';
 import { notifyChanged, wakeSenders } from './fan-out.ts';
 import {
   type DisabledReason,
@@ -30,7 +30,7 @@ import {
   findSentEvent,
   findWebhook,
   insertWebhook,
-  listEventsSince,
+  listDispatchedSince,
   lockWebhook,
   markWebhookDeleted,
   type Receiver,
@@ -220,7 +220,7 @@ async function requestOf(
   const last = last_attempts.at(-1);
   const body = messageBody(event);
   const at_ms = last === undefined ? Date.now() : Date.parse(last.at);
-  const headers = messageHeaders(targetOf(receiver, secrets).keys, event_id, body, at_ms);
+  const headers = messageHeaders(deliveryTarget(receiver, secrets).keys, event_id, body, at_ms);
   return { method: 'POST', url: last?.url ?? receiver.url, headers, body };
 }
 
@@ -253,7 +253,7 @@ export async function replaySince(tx: Tx, principal: Principal, id: WebhookId, s
   const webhook = await enabledWebhook(tx, principal, id);
   const types = wantedTypes(webhook.events);
   if (types.length === 0) return 0;
-  const events = await listEventsSince(tx, principal.org_id, types, since, MAX_REPLAY + 1);
+  const events = await listDispatchedSince(tx, principal.org_id, types, since, MAX_REPLAY + 1);
   if (events.length > MAX_REPLAY) {
     throw invalid('since', `more than ${MAX_REPLAY} events have happened since; take a later time`);
   }

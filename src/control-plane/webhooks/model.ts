@@ -16,7 +16,7 @@ export const WANTED = [...EVENT_TYPES, '*'] as const;
 export type Wanted = (typeof WANTED)[number];
 export const MAX_WANTED = 50;
 
-export const MAX_GRACE_S = 7 * 86_400;
+export const SECRET_GRACE_MAX_S = 7 * 86_400;
 export const DEFAULT_GRACE_S = 86_400;
 /**
  * An event expires after 30 days, and retries take up to two and a quarter, so older events are not sent again. If a

@@ -76,7 +76,7 @@ export function checkUrl(text: string, allow: readonly Network[]): URL {
   if (text.length > MAX_URL_LENGTH || url.href.length > MAX_URL_LENGTH) {
     throw invalid('url', `must have at most ${MAX_URL_LENGTH} characters`);
   }
-  const protocol = protocolOf(url);
+  const protocol = schemeOf(url);
   if (protocol === null) throw invalid('url', 'must begin with https://');
   if (url.username !== '' || url.password !== '') throw invalid('url', 'must hold no user or password');
   if (text.includes('#')) throw invalid('url', 'must have no fragment (#…): it would never be sent');
@@ -88,7 +88,7 @@ export function checkUrl(text: string, allow: readonly Network[]): URL {
   return url;
 }
 
-export function protocolOf({ protocol }: URL): Protocol | null {
+function schemeOf({ protocol }: URL): Protocol | null {
   return protocol === 'https:' || protocol === 'http:' ? protocol : null;
 }
 
@@ -313,7 +313,7 @@ export class Outbound {
    */
   async checkUrl(text: string): Promise<URL> {
     const url = checkUrl(text, this.#allow);
-    const protocol = protocolOf(url);
+    const protocol = schemeOf(url);
     if (protocol === null || literalOf(url) !== null) return url;
     for (const address of await this.#addressesSoon(url.hostname)) {
       const reason = refusal(address, protocol, this.#allow);
@@ -359,7 +359,7 @@ export class Outbound {
   #targetOf(url: URL): RequestTarget | null {
     const known = this.#targets.get(url);
     if (known !== undefined) return known;
-    const target = protocolOf(url) === null ? null : { origin: url.origin, path: url.pathname + url.search };
+    const target = schemeOf(url) === null ? null : { origin: url.origin, path: url.pathname + url.search };
     this.#targets.set(url, target);
     return target;
   }

@@ -36,8 +36,8 @@ import {
   DELIVERY_STATES,
   deliveryDetailView,
   deliveryView,
-  MAX_GRACE_S,
   MAX_WANTED,
+  SECRET_GRACE_MAX_S,
   WANTED,
   WEBHOOK_STATUSES,
   webhookView,
@@ -117,7 +117,7 @@ const RotateWebhookSecretRequest = named('RotateWebhookSecretRequest', {
   grace_seconds: Type.Optional(
     Type.Integer({
       minimum: 0,
-      maximum: MAX_GRACE_S,
+      maximum: SECRET_GRACE_MAX_S,
       default: DEFAULT_GRACE_S,
       description: 'For how long the previous secret signs too',
       examples: [3600],

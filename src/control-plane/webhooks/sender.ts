@@ -14,13 +14,13 @@ import { type Db, isUnavailable, type Tx, transaction } from '../db/pool.ts';
 import type { SharedLimit } from '../db/shared-limit.ts';
 import { appendPrivate } from '../events/append.ts';
 import {
+  deliveryTarget,
   GONE,
   messageBody,
   messageHeaders,
   type Outcome,
   outcomeOf,
   type Target,
-  targetOf,
 } from './attempt.ts';
 import { disable } from './change-webhook.ts';
 import { DeliveryQueue, type Parallel } from './delivery-queue.ts';
@@ -59,7 +59,7 @@ export type SenderState = 'starting' | 'sending' | 'draining' | 'released';
 export type Ending = 'turn' | 'stopped' | 'gone' | 'disabled' | 'unproven';
 
 /** A receiver with a request that takes longer is slow. */
-export const SLOW_MS = 2_000;
+const SLOW_RECEIVER_MS = 2_000;
 /** Requests to one receiver at a time. */
 export const PARALLEL: Parallel = { in_order: 16, retries: 4 };
 /** Until the first 2xx: so a good receiver needs one of its organisation's requests to unproven URLs to prove itself. */
@@ -211,7 +211,7 @@ export class Sender {
     const { org_id, failing, proven } = receiver;
     this.#org_id = org_id;
     this.#known = { failing: this.#known.failing || failing, proven };
-    this.#target = targetOf(receiver, secrets);
+    this.#target = deliveryTarget(receiver, secrets);
     if (this.#ended !== null) return;
     const ordered = due.filter((each) => each.in_order);
     this.#after = ordered.at(-1)?.position ?? this.#after;
@@ -232,7 +232,7 @@ export class Sender {
 
   /** Never rejects. */
   async #send(delivery: DueDelivery): Promise<void> {
-    const slow = setTimeout(() => this.#turnSlow(), SLOW_MS);
+    const slow = setTimeout(() => this.#turnSlow(), SLOW_RECEIVER_MS);
     try {
       await this.#post(delivery);
     } catch (error) {
@@ -258,7 +258,7 @@ export class Sender {
     const headers = messageHeaders(keys, delivery.event_id, body, at.getTime());
     const answer = await outbound.post(url, headers, body, give_up);
     if (answer.status === null && give_up.aborted) return this.#queue.release(delivery.id);
-    if (answer.latency_ms <= SLOW_MS) this.#was_slow = false;
+    if (answer.latency_ms <= SLOW_RECEIVER_MS) this.#was_slow = false;
     // Its outcome disables the webhook, if that still has this address.
     if (answer.status === GONE && address === this.#target.address) this.end('gone');
     const outcome = outcomeOf(delivery, address, answer, at);

@@ -350,7 +350,7 @@ export async function redeliver(tx: Tx, id: WebhookDeliveryId, days: number): Pr
 }
 
 /** Dispatched events of these types since then, in their order, up to `limit`. */
-export async function listEventsSince(
+export async function listDispatchedSince(
   tx: Tx,
   org_id: OrgId,
   types: readonly string[],

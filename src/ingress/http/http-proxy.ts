@@ -25,7 +25,7 @@ import { Exchange, forward } from './exchange.ts';
 import { DialError, GuestPort, type PortUse, type Way } from './guest-port.ts';
 import { type Answering, type Incoming, type ReadingOptions, readIncoming } from './incoming.ts';
 import type { HttpHandlers } from './listener.ts';
-import { type Asking, answerOwnPath, isOwnPath, isTlsQuestion, Permissions } from './permission.ts';
+import { type Asking, answerOwnPath, isOwnPath, isTlsQuestion, PortPermissions } from './permission.ts';
 import { notFound, Refusal, sendRefusal, unavailable } from './refusal.ts';
 import {
   checkHandshake,
@@ -192,7 +192,7 @@ export class HttpProxy implements HttpHandlers {
   readonly #options: HttpProxyOptions;
   readonly #table = new RouteTable();
   readonly #follower: RouteFollower<HttpRoute>;
-  readonly #permissions: Permissions;
+  readonly #permissions: PortPermissions;
   readonly #reporter: HttpReporter;
   readonly #ports = new Map<HttpPortId, GuestPort>();
   readonly #closing = new AbortController();
@@ -206,7 +206,7 @@ export class HttpProxy implements HttpHandlers {
       apply: (change) => this.#update(change),
       log,
     });
-    this.#permissions = new Permissions(client, limits);
+    this.#permissions = new PortPermissions(client, limits);
     this.#reporter = new HttpReporter({ client, log }, () => this.#ports.values(), limits.report_ms);
   }
 

@@ -103,7 +103,7 @@ export function passedTrailers(trailers: readonly string[]): string[] {
   return filterFields(trailers, (name) => !isForwarding(name));
 }
 
-export interface Credential {
+export interface PortCredential {
   /** A bearer token that is Berth's. */
   readonly bearer: string | null;
   readonly cookie: string | null;
@@ -113,7 +113,7 @@ export interface Credential {
 export function credentialOf(
   headers: { readonly authorization?: string | undefined; readonly cookie?: string | undefined },
   secure: boolean,
-): Credential {
+): PortCredential {
   const name = cookieName(secure);
   const values = (headers.cookie ?? '')
     .split(';')
@@ -140,7 +140,7 @@ export interface Incoming {
   readonly raw: readonly string[];
   readonly checked: CheckedRequest;
   readonly client: Client;
-  readonly credential: Credential;
+  readonly credential: PortCredential;
 }
 
 /** Where answers to a request go; an upgrade has none. */

@@ -10,7 +10,7 @@ import type { AuthoriseHttpResponse, HttpRoute } from '../../protocol/ingress-ty
 import { newRequestId } from '../../shared/ids.ts';
 import { isLoopback } from '../../shared/networks.ts';
 import type { HttpLimits } from '../limits.ts';
-import { type Answering, type Credential, cookieName } from './incoming.ts';
+import { type Answering, cookieName, type PortCredential } from './incoming.ts';
 import { notFound, Refusal, unauthenticated, unavailable } from './refusal.ts';
 
 const KEPT_MAX = 20_000;
@@ -18,7 +18,7 @@ const KEPT_MAX = 20_000;
 export interface Asking {
   readonly hostname: string;
   readonly address: string;
-  readonly credential: Credential;
+  readonly credential: PortCredential;
 }
 
 interface Kept {
@@ -26,7 +26,7 @@ interface Kept {
   readonly asked_ms: number;
 }
 
-export class Permissions {
+export class PortPermissions {
   readonly #client: Pick<ControlPlaneClient, 'authoriseHttp'>;
   readonly #limits: HttpLimits;
   readonly #kept = new Map<string, Kept>();
