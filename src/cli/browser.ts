@@ -1,6 +1,6 @@
 /**
- * The user's browser: opens a URL, or asks the user to confirm a login there, on this or another machine, in place of a password
- * (ADR 52).
+ * Opens URLs in the user's browser (`openBrowser`), and asks the user to confirm a login there instead of typing a
+ * password (`askInBrowser`, ADR 52). The browser that confirms may be on another machine: it opens the printed URL.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';

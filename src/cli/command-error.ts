@@ -1,10 +1,9 @@
 /**
- * Failures that a command reports, and the exit codes of the command line, as in docs/cli.md. `ssh` and `exec` exit with the code
- * of their command.
+ * Defines the errors that commands throw for the user to read, and the exit codes of the command line. docs/cli.md
+ * lists the codes (`EXIT_MEANINGS`). `ssh` and `exec` exit with the code of the program that they ran.
  */
 import { BerthConnectionError, BerthError, VmWaitError } from '../../client/src/berth.ts';
 
-/** Failures that a command reports in one line, with the exit code of each. */
 interface Help {
   readonly next?: string | null;
   /** An option of the command with which it would have worked: the error prints the whole command. */

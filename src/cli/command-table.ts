@@ -1,4 +1,7 @@
-/** Every command, in the order of the help. */
+/**
+ * Lists every command in the order of the help, and finds the command that a user typed, by its name, a short name or a
+ * synonym (`findCommand`).
+ */
 import type { Command } from './command.ts';
 import { ACCOUNT_COMMANDS } from './commands/account.ts';
 import { COPY } from './commands/copy.ts';

@@ -1,4 +1,7 @@
-/** The type of a command. `command-table.ts` lists all commands; help, completion and docs/cli.md are generated from it. */
+/**
+ * Defines what a command is (`Command`): its name, arguments, options, help and `run`. `command-table.ts` lists all
+ * commands. Parser, help, completion and docs/cli.md read these definitions.
+ */
 import type { ParseArgsOptionDescriptor } from 'node:util';
 import type { Session } from './session.ts';
 import { LIST_FORMATS } from './table.ts';
@@ -6,7 +9,7 @@ import type { Terminal } from './terminal.ts';
 
 export interface Option extends Pick<ParseArgsOptionDescriptor, 'type' | 'short' | 'multiple'> {
   readonly help: string;
-  /** The name of its value: `N`. Completion goes by this name (complete-values.ts). */
+  /** The name of its value: `N`. Completion goes by this name (complete.ts). */
   readonly value?: string;
   /** The only values that are allowed. */
   readonly choices?: readonly string[];
@@ -48,7 +51,7 @@ export interface Command {
   readonly name: string;
   /** Shorter names: `create`. */
   readonly short?: readonly string[];
-  /** `NAME`, `[NAME]`, `NAME…`: shown in the help, used to count arguments, and to complete them (complete-values.ts). */
+  /** `NAME`, `[NAME]`, `NAME…`: shown in the help, used to count arguments, and to complete them (complete.ts). */
   readonly args?: readonly string[];
   /** The words of another program that follow the arguments, as the help shows them: `COMMAND…`. */
   readonly rest?: string;

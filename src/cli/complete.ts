@@ -1,6 +1,7 @@
 /**
- * Completes the last word: commands, options, and the values that an argument or an option may have, by its name in the help
- * (`NAME`, `GENERATION`, `on|off`). It never fails, changes nothing, and waits for the server only briefly.
+ * Completes the last word of a command line for the shell: a command, an option, or a value. The name that the help
+ * gives a value (`NAME`, `GENERATION`, `on|off`) tells where its candidates come from: a fixed list, the API, or the
+ * shell's own paths. Completion never fails and changes nothing, and it waits for the server for a second or so.
  */
 import { AUDIT_ACTIONS } from '../../client/src/audit-words.ts';
 import type { CallOptions, Instance } from '../../client/src/berth.ts';

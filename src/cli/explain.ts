@@ -1,4 +1,7 @@
-/** What a failure says: the reason, in the words that were typed, and what to type next. */
+/**
+ * Turns an error into the text that the user sees: the reason, with the options and arguments that were typed instead
+ * of the API's field names, and the command to type next. Suggests an existing instance for a mistyped name.
+ */
 import { BerthConnectionError, BerthError } from '../../client/src/berth.ts';
 import { durationText } from '../../client/src/words.ts';
 import type { Env } from '../config/env.ts';

@@ -1,8 +1,9 @@
 /**
- * Connections to guests over the API: to an exec, and to a TCP port. Loaded only by commands that need them.
+ * Connects to a guest over the API: to an exec (`attach`), or to a TCP port (`forwardConnection`). Only the commands
+ * that need it load this file.
  *
- * A connection to an exec attaches again, at the byte that it has reached, when the server was restarted. It gives up where input
- * may have been lost on the way, or where the output goes on after a gap.
+ * If the connection to an exec breaks, for example at a restart of the server, it reconnects at the byte that it has
+ * reached. It gives up instead if input from stdin may be lost, or if output in between is no longer kept.
  */
 import type { IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';

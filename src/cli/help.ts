@@ -1,4 +1,7 @@
-/** The help: the overview, all commands, one command, and the generated part of docs/cli.md. */
+/**
+ * Renders the help: the overview, the list of all commands, the page of one command, and the generated part of
+ * docs/cli.md.
+ */
 import { nearest } from '../shared/nearest.ts';
 import {
   COMMON_OPTIONS,

@@ -1,4 +1,4 @@
-/** The command line: finds the command, parses its options, runs it, and exits with its code. */
+/** Runs the command line: finds the command, parses its options, runs it, reports its error and exits with its code. */
 import { readEnv } from '../config/env.ts';
 import type { Command, Options } from './command.ts';
 import { CommandError, EXIT, exitCodeOf, InstanceError, UsageError } from './command-error.ts';

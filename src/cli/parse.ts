@@ -1,6 +1,6 @@
 /**
- * Parses the words after a command's name. A command that runs another program (`exec`, `ssh`) takes its own options until
- * that program's words begin: at `--`, or at the first word after its arguments.
+ * Parses the words after a command's name into options and arguments. `exec` and `ssh` pass words on to another
+ * program: these begin at `--`, or at the first word after the command's own arguments.
  */
 import { parseArgs } from 'node:util';
 import { arityOf, COMMON_OPTIONS, type Command, type Option, Options, optionsOf } from './command.ts';

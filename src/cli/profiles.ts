@@ -1,4 +1,7 @@
-/** This user's logins: `$XDG_CONFIG_HOME/berth/config.json`, private, and replaced atomically. */
+/**
+ * Stores the user's logins in `$XDG_CONFIG_HOME/berth/config.json`, one for each profile. Only the user can read the
+ * file, and it is replaced atomically.
+ */
 import {
   chmodSync,
   existsSync,

@@ -1,4 +1,7 @@
-/** Reads whole lists, finds resources by id or name, and makes changes that depend on what was read. */
+/**
+ * Reads from the API what commands need: whole lists (`collect`), and a resource by its id or name (`findNamed`).
+ * `changeCurrent` reads a resource and changes it, and repeats both if somebody else has changed it in between.
+ */
 import { type Answer, type Berth, BerthError, type Input, type OperationId } from '../../client/src/berth.ts';
 import { actorWords } from '../../client/src/event-words.ts';
 import type { Call } from './command.ts';

@@ -1,6 +1,10 @@
 /**
- * What servers tell without a login: the first administrator's generated password, in a data folder on this machine that this user
- * may read; public settings; and, to those who may read its data folder, what the server on this machine knows of itself.
+ * Learns about a server without a login:
+ *
+ * - `findFirstLogin` reads the first administrator's generated password, if this user may read it in a data folder on
+ *   this machine.
+ * - `readSettings` gets the public settings of any server.
+ * - `askServerFacts` asks the server on this machine for its weak settings, if this user may read its data folder.
  */
 import { existsSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { request } from 'node:http';

@@ -1,7 +1,12 @@
 /**
- * Chooses the server and the credential of a command. The server is that of --url, else of BERTH_URL, of the profile, of this
- * machine, or of the last login. The credential is BERTH_API_KEY, only with BERTH_URL, else the key of the profile. A call that
- * needs a recent password opens a session, by the password or by a confirmation in a browser.
+ * Chooses the server and the credential of a command, and makes clients of the API (`Berth`).
+ *
+ * - Server: --url, else BERTH_URL, else that of the profile, else the one that wrote its address into a data folder on
+ *   this machine, else that of the last login.
+ * - Credential: BERTH_API_KEY, only for the server of BERTH_URL (if unset: the server on this machine); else the
+ *   profile's API key.
+ * - A call that needs a recent password gets a session. The user opens it with the password, or by a confirmation in a
+ *   browser.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';

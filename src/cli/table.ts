@@ -1,6 +1,6 @@
 /**
- * Prints lists as a table, CSV or JSON in the chosen columns, and one record as a line for each field. Sizes, durations and times
- * for people, in cells that keep the value for programs.
+ * Formats lists as a table, CSV or JSON with the chosen columns, and one record as a line for each field. Also formats
+ * sizes, durations and times. A cell has a text for people and a value for CSV and JSON.
  */
 import { UsageError } from './command-error.ts';
 import { didYouMean } from './values.ts';

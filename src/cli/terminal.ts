@@ -1,6 +1,6 @@
 /**
- * Output and input. Results go to stdout: a table for people, JSON with --json, only ids or names with -q, records with
- * --format csv or json. Progress goes to stderr, and only on a terminal.
+ * Writes a command's output and reads the user's input. Results go to stdout: tables for people, JSON with --json, ids
+ * or names alone with -q, records with --format csv or json. Progress goes to stderr, and only if that is a terminal.
  */
 import { createInterface } from 'node:readline/promises';
 import { withoutControls as plain } from '../shared/untrusted-text.ts';

@@ -1,4 +1,7 @@
-/** Values of arguments and options: what they may be, how they are read, and what a refusal says. */
+/**
+ * Parses and checks the values of arguments and options: choices, numbers, sizes, durations, times, labels, names. A
+ * refusal says what is allowed.
+ */
 import type { EventType, VmState } from '../../client/src/berth.ts';
 import type { Member } from '../../client/src/generated.ts';
 import { DURATION_EXAMPLES, readDuration } from '../../client/src/words.ts';

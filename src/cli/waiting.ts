@@ -1,4 +1,7 @@
-/** Waits with a progress line, and changes what needs a stopped VM. Ctrl-C ends the wait, not the server's work. */
+/**
+ * Waits for a VM with a progress line. `whileStopped` makes a change that needs a stopped VM: it stops the VM if it
+ * must, and starts it again afterwards. Ctrl-C ends the wait; the server continues its work.
+ */
 import {
   type Berth,
   BerthError,

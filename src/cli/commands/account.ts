@@ -1,6 +1,7 @@
 /**
- * `berth account …`, `session …` and `mfa …`: the user's name, address and password, where the account is logged in, and its
- * second factors. A passkey needs a browser: the console adds it.
+ * The commands `berth account …`, `session …` and `mfa …`. They change the user's name, address and password, delete
+ * the account, list and end its sessions, and manage its second factors. A passkey can be added only in the console,
+ * because it needs a browser.
  */
 import { type Answer, type Berth, BerthError, type User } from '../../../client/src/berth.ts';
 import type { MfaFactor, Session } from '../../../client/src/generated.ts';
@@ -153,12 +154,12 @@ async function endSessions(call: Call): Promise<undefined> {
   terminal.done(`Ended the session of ${programName(user_agent)}, from ${ip}.`, { ended: id }, id);
 }
 
-/** A QR code for a terminal: two rows of modules a line, black on white in any colour scheme, because cameras need that. */
 const BLACK_ON_WHITE = '\u001b[30;107m';
 const RESET = '\u001b[0m';
 const HALVES = { true: { true: '█', false: '▀' }, false: { true: '▄', false: ' ' } } as const;
 const half = (upper: boolean, lower: boolean) => HALVES[`${upper}`][`${lower}`];
 
+/** A QR code for a terminal: two rows of modules a line, black on white in any colour scheme, because cameras need that. */
 async function qrCode(text: string): Promise<string> {
   const { encode } = await import('uqr');
   const { data } = encode(text, { border: 2 });

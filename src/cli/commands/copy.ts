@@ -1,7 +1,10 @@
 /**
- * `berth cp`: files and folders between this machine and a guest, over the API and without an SSH key, one after the other. A copy
- * takes its name when it is whole, on both sides. Names are bytes. A file that cannot be copied is told and counted; the others
- * follow.
+ * The command `berth cp`: copies files and folders between this machine and a guest, one after the other. It uses the
+ * API, so it needs no SSH key.
+ *
+ * - A file appears under its final name only when it is complete, on either side.
+ * - File names are bytes, which need not be UTF-8.
+ * - A file that cannot be copied is reported and counted, and the next one follows.
  */
 import { randomBytes } from 'node:crypto';
 import { createReadStream, createWriteStream, type Stats } from 'node:fs';

@@ -1,4 +1,7 @@
-/** `berth doctor`: checks this machine, the server and the connection, with remedies. */
+/**
+ * The command `berth doctor`: checks this machine, the server and the connection to it, and prints a remedy for each
+ * problem.
+ */
 import { execFileSync } from 'node:child_process';
 import { accessSync, constants, statSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,5 +1,7 @@
 /**
- * `berth events` and `berth audit`: what happened, and who did what; with the filters of both, and why a list of them is empty.
+ * The commands `berth events` and `berth audit`: list what happened to resources, and what each actor did. Both share
+ * the filters by time, type and actor. For an empty list they check whether the filter names a type and an actor that
+ * exist.
  */
 import { AUDIT_ACTIONS, auditDetails, auditIds } from '../../../client/src/audit-words.ts';
 import { type AuditEntry, type Berth, BerthError, type Event } from '../../../client/src/berth.ts';

@@ -1,4 +1,7 @@
-/** `berth exec`: commands in guests that outlive this process. */
+/**
+ * The commands `berth exec …`: start a command in a guest, attach to one that runs, list them, and end one. A command
+ * in the guest continues if this process ends.
+ */
 import type { Answer, Berth, Exec, Instance } from '../../../client/src/berth.ts';
 import { durationText } from '../../../client/src/words.ts';
 import { type Call, type Command, INSTANCE } from '../command.ts';

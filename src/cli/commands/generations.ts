@@ -1,6 +1,6 @@
 /**
- * Commands on a disk's generations: list, pin, name, restore, fork. A generation is named by its number, or by the name that
- * `berth flush --name` gave it.
+ * The commands on a disk's generations: list, pin, name and restore them, and fork an instance. The user names a
+ * generation by its number, or by the name that a user gave it.
  */
 import { type Berth, BerthError, type Generation, type Instance } from '../../../client/src/berth.ts';
 import { type Call, type Command, INSTANCE } from '../command.ts';

@@ -1,4 +1,7 @@
-/** An instance's settings as options of `create` and `set`. */
+/**
+ * Defines the options of `berth create` and `berth set` for an instance's settings, and turns them into a request's
+ * fields.
+ */
 import { readFileSync, statSync } from 'node:fs';
 import type { CreateInstanceRequest, EgressMode, Instance } from '../../../client/src/berth.ts';
 import type { Call, Option } from '../command.ts';

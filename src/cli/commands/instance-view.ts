@@ -1,4 +1,4 @@
-/** An instance in words. The rows of settings are called like the options that set them. */
+/** Renders an instance as text for people. Each row of a setting has the name of the option that sets it. */
 import type { Instance } from '../../../client/src/berth.ts';
 import { durationText } from '../../../client/src/words.ts';
 import { bytes, plural, when } from '../table.ts';

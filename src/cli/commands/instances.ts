@@ -1,4 +1,7 @@
-/** Commands on instances: list, create, show, change, delete; what they may reach; and their images. */
+/**
+ * The commands on instances: list, create, show, change, rename and delete. Also `berth egress`, which shows and
+ * changes what an instance may reach, and the list of images.
+ */
 import type { Berth, EgressMode, Instance } from '../../../client/src/berth.ts';
 import { type Call, type Command, INSTANCE, INSTANCES, NO_WAIT, type Option } from '../command.ts';
 import { CommandError, EXIT, UsageError } from '../command-error.ts';

@@ -1,6 +1,7 @@
 /**
- * What other programs ask of `berth`: the tools for models, over stdin and stdout, and the completion of shells. Each completion
- * script calls `berth __complete WORDS…`, which answers `:files` where the shell is to complete paths.
+ * The commands that other programs start: `berth mcp` serves tools to AI models over stdin and stdout, and
+ * `berth completion` prints a shell's completion script. Such a script calls `berth __complete WORDS…` at each
+ * completion; an answer `:files` or `:folders` tells the shell to complete paths itself.
  */
 import { once } from 'node:events';
 import type { Call, Command } from '../command.ts';

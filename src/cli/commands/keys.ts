@@ -1,4 +1,7 @@
-/** SSH keys, the key sets of instances, API keys, and service accounts, which hold API keys and are not people. */
+/**
+ * The commands on SSH keys, on the sets of SSH keys that instances accept, on API keys, and on service accounts. A
+ * service account owns API keys without being a person.
+ */
 import { readdirSync, readFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join } from 'node:path';

@@ -1,6 +1,6 @@
 /**
- * login, logout, whoami, sudo, register, and a forgotten password. A login or a registration ends with an API key for this
- * machine, in a private file.
+ * The commands `login`, `logout`, `whoami`, `sudo` and `register`, and the reset of a forgotten password. A login or
+ * registration creates an API key for this machine, and keeps it in a file that only the user can read (`profiles.ts`).
  */
 import { hostname } from 'node:os';
 import { type Answer, Berth, BerthError, type Org } from '../../../client/src/berth.ts';

@@ -1,4 +1,7 @@
-/** `berth notification …`: the user's notifications, and which of them are mailed. */
+/**
+ * The commands `berth notification …`: list, show, follow and mark the user's notifications, and choose which of them
+ * are mailed.
+ */
 import { type Answer, BerthError, type Notification } from '../../../client/src/berth.ts';
 import type { NotificationKind } from '../../../client/src/generated.ts';
 import type { Call, Command } from '../command.ts';

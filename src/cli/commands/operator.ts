@@ -1,4 +1,7 @@
-/** `berth operator …`: the installation as its operator sees it, from anywhere. Changes are commands on the server. */
+/**
+ * The commands `berth operator …`: show the operator the hosts, images and organisations of the installation, through
+ * the API. They change nothing: changes need commands on the server (`server.ts`).
+ */
 import type {
   OperatorHost,
   OperatorImageVersion,

@@ -1,6 +1,7 @@
 /**
- * `berth org …`, `member …` and `invitation …`: the user's organisations and who belongs to them. `berth org quota` runs on the
- * server (server.ts). Where the server sends no mail, the inviter passes the link on.
+ * The commands `berth org …`, `member …` and `invitation …`: manage the user's organisations, their members and
+ * invitations. If the server sends no mail, `berth invitation create` prints the link for the inviter to pass on.
+ * `berth org quota` is in server.ts, because it runs on the server.
  */
 import type { Answer, Berth, Org } from '../../../client/src/berth.ts';
 import type { ListedInvitation, Member } from '../../../client/src/generated.ts';

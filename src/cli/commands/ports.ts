@@ -1,6 +1,6 @@
 /**
- * Ports of a guest: under a URL (`berth port …`), and as a port of this machine, over the API and without an SSH key (`berth
- * forward`).
+ * Makes ports of a guest reachable. `berth port …` publishes HTTP ports under a URL; `berth forward` makes a TCP port
+ * of the guest a local port. The latter uses the API, so it needs no SSH key.
  */
 import { once } from 'node:events';
 import { createServer, type Server } from 'node:net';

@@ -1,4 +1,7 @@
-/** Secrets that a VM uses and cannot read. The value comes from a hidden prompt, stdin or a file: `ps` shows arguments. */
+/**
+ * The commands on an instance's secrets, which its VM can use but not read. A value comes from a hidden prompt, stdin
+ * or a file, never from an argument, because `ps` shows arguments.
+ */
 import { readFileSync, statSync } from 'node:fs';
 import type { Berth, Secret } from '../../../client/src/berth.ts';
 import { type Call, type Command, INSTANCE } from '../command.ts';

@@ -1,4 +1,7 @@
-/** Commands on the server for disks and backups. What they do is in `server/`, and is loaded when it is typed. */
+/**
+ * Defines the commands that verify, export, import and free disks, and make and restore backups. They run on the
+ * server. Their implementation is in `../server/`, which is loaded only when such a command runs.
+ */
 import type { Call, Command } from '../command.ts';
 import { CommandError, EXIT, UsageError } from '../command-error.ts';
 import { durationOption } from '../values.ts';

@@ -1,6 +1,7 @@
 /**
- * Commands on the server, which use its database: accounts, quotas, hosts, ingresses, images and keys. Here is what they are called;
- * what they do is in `server/`, and is loaded when it is typed.
+ * Defines the commands that run on the server and use its database: accounts, quotas, hosts, ingresses, images, keys,
+ * and the start of Berth itself. This file has their names and options. Their implementation is in `../server/`, which
+ * is loaded only when such a command runs.
  */
 import { extname, join } from 'node:path';
 import { readEnv } from '../../config/env.ts';

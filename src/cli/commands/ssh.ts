@@ -1,7 +1,10 @@
 /**
- * SSH to a guest with OpenSSH, which trusts only the host keys from the API, and `berth up`, which creates what is missing for it.
- * A server must not influence this machine: its connection details are checked before they become a file name, ssh arguments and
- * lines of ssh's settings.
+ * Opens SSH sessions to guests with OpenSSH, which trusts only the host keys that the API tells. `berth up` first logs
+ * in and creates an SSH key and the instance, where these are missing. `berth ssh-config` writes settings for ssh
+ * itself.
+ *
+ * The server is not trusted with this machine: its connection details become file names, arguments and configuration
+ * lines of ssh, so they are checked first (`checkedDetails`).
  */
 import { execFileSync, spawn } from 'node:child_process';
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';

@@ -1,5 +1,6 @@
 /**
- * What instances use: by the hour, day or in total (`berth usage`), over a range of time (`berth metrics`), and now (`berth top`).
+ * Shows what instances use: `berth usage` by hour, by day or in total, `berth metrics` over a time range, and
+ * `berth top` now.
  */
 import { setTimeout as pause } from 'node:timers/promises';
 import {

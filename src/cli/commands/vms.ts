@@ -1,4 +1,7 @@
-/** Commands on VMs: start, stop, restart, suspend, flush, and their serial console, live or its log. */
+/**
+ * The commands on VMs: start, stop, restart, suspend and flush; `berth console` opens the serial console, and
+ * `berth logs` prints its output.
+ */
 import { once } from 'node:events';
 import { setTimeout as pause } from 'node:timers/promises';
 import {

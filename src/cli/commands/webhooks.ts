@@ -1,4 +1,7 @@
-/** Webhooks and their deliveries, with a live view of the events that they would get. */
+/**
+ * The commands on webhooks and their deliveries. `berth webhook listen` prints the events that a webhook would get, as
+ * they happen.
+ */
 import type {
   Berth,
   CreateWebhookRequest,

@@ -1,4 +1,8 @@
-/** Accounts, who they are at the OpenID provider, organisations with their quotas, and the audit log: commands on the server. */
+/**
+ * Implements the commands that run on the server and concern accounts: reset passwords and second factors, unlock
+ * accounts, check them at the OpenID provider and unlink them. Also the commands on organisations, their quotas and the
+ * audit log.
+ */
 import { randomInt } from 'node:crypto';
 import type { AuditLog } from '../../control-plane/audit/append.ts';
 import { listLogs } from '../../control-plane/audit/store.ts';

@@ -1,4 +1,7 @@
-/** `berth backup` and `berth restore-backup`, on the server. */
+/**
+ * Implements `berth backup` and `berth restore-backup`, which run on the server: makes or restores the backup with the
+ * server's settings, and reports what is missing or damaged.
+ */
 import { resolve } from 'node:path';
 import { readEnv } from '../../config/env.ts';
 import { makeBackup } from '../../control-plane/backup/make-backup.ts';

@@ -1,4 +1,7 @@
-/** The context of server commands: settings, secrets, database. Also brings the database to this version (`berth migrate`). */
+/**
+ * Opens what the commands on the server need: settings, secrets and a connection to the database (`withServer`). Also
+ * upgrades the database's schema (`berth migrate`).
+ */
 import { sql } from 'kysely';
 import type { Config } from '../../config/config.ts';
 import { readEnv } from '../../config/env.ts';

@@ -1,4 +1,7 @@
-/** `berth disk export` and `berth disk import`, on the server; qemu-img inspects and converts their files. */
+/**
+ * Implements `berth disk export` and `berth disk import`, which run on the server: writes a disk to a file, and makes a
+ * file a generation of a disk. qemu-img inspects and converts the files.
+ */
 import { constants } from 'node:fs';
 import { type FileHandle, open, rm, stat } from 'node:fs/promises';
 import { resolve } from 'node:path';

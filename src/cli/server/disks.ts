@@ -1,6 +1,6 @@
 /**
- * `berth disk verify` and `berth disk free`, on the server, and the context of all disk commands: the server's, and the object
- * store, whose objects are kept while they run.
+ * Implements `berth disk verify` and `berth disk free`, which run on the server. `withDisks` opens the object store for
+ * the commands that read or import disks, and keeps the control plane from removing objects meanwhile.
  */
 import { createHash } from 'node:crypto';
 import { createReadStream } from 'node:fs';

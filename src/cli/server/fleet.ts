@@ -1,7 +1,8 @@
 /**
- * What all machines of an installation share, on the server: ingresses, the certificate that hosts pin, and the key that opens the
- * root key (control-plane/fleet/root-key.ts). Each command on keys may be repeated after an interruption: the new key is in its
- * file before the database knows it.
+ * Implements the commands that run on the server and concern what all machines of an installation share: the ingresses,
+ * the certificate that hosts pin, and the secret key, which opens the root key (control-plane/fleet/root-key.ts). A new
+ * secret key is in its file before the database knows it, so each command on keys can be repeated after an
+ * interruption.
  */
 import { randomBytes } from 'node:crypto';
 import { chmod, readFile, stat } from 'node:fs/promises';

@@ -1,4 +1,7 @@
-/** `berth host …`, on the server: add, remove, size, cordon and drain the machines that VMs run on. */
+/**
+ * Implements `berth host …`, which runs on the server: add and remove hosts, set their capacity, labels and taints,
+ * cordon and drain them.
+ */
 import { type Db, type Tx, transaction } from '../../control-plane/db/pool.ts';
 import { requestRotation, setJoinToken } from '../../control-plane/fleet/credential-store.ts';
 import {

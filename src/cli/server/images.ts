@@ -1,6 +1,7 @@
 /**
- * `berth image build|add|rm`, on the server. One command at a time ({@link alone}). A killed command is completed by the same
- * command, or cleaned up by the next one.
+ * Implements `berth image build|add|rm`, which run on the server. A lock lets one such command run at a time
+ * ({@link alone}). If a command was killed, the same command completes its work, and the next image command removes its
+ * work folder.
  */
 import { access, chmod, mkdir, readdir, rm, stat } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
