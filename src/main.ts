@@ -1,4 +1,7 @@
-/** The program's entry: runs one role. `start` is the launcher, which runs all roles of its machine. */
+/**
+ * The entry of the server's processes: runs the role that the arguments name. The role `start` is the launcher, which
+ * runs the other roles of its machine as child processes.
+ */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Config } from './config/config.ts';

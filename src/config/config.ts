@@ -1,6 +1,6 @@
 /**
- * Parses an environment into a {@link Config}, or into the list of all its problems. Pure: it opens no file and resolves no
- * name; `launch/` checks what depends on the machine. An empty variable counts as unset.
+ * Parses environment variables into a {@link Config}, or into a list of all their problems. An empty variable counts as
+ * unset. Pure: it opens no file and resolves no name. `launcher/` checks what depends on the machine.
  */
 import { resolve } from 'node:path';
 import { isId, type OrgId } from '../shared/ids.ts';
@@ -45,7 +45,6 @@ import {
 } from './settings.ts';
 
 /** The settings of a machine that joins a fleet, as a host or as an ingress. */
-
 export interface JoinConfig {
   readonly control_plane: string;
   readonly token_path: string;
@@ -75,8 +74,6 @@ function readJoins(reader: Reader, path: (text: string) => string): Joins {
     ingress_join: joinWith(reader.read(ingress, path, null)),
   };
 }
-
-/** The values of the settings of OpenID Connect. Pure. */
 
 /** Members of the group have the role in the organisation. */
 export interface GroupRole {
@@ -154,8 +151,6 @@ export class Reader {
     }
   }
 }
-
-/** The settings of SSH addresses: their names, and where an ingress listens for each. */
 
 const MOST_NAMES = 64;
 

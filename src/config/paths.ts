@@ -1,6 +1,7 @@
 /**
- * The layout below the data folder, as a pure function, and its one limit: the kernel accepts unix socket paths of at most
- * 107 bytes (`sun_path` is 108 with the terminating zero, see unix(7)).
+ * Defines the paths of all files and folders below the data folder (`pathsIn`), as a pure function. Also limits the
+ * length of the data folder's own path: the kernel accepts unix socket paths of at most 107 bytes (`sun_path` is 108
+ * with the terminating zero, see unix(7)).
  */
 import { join } from 'node:path';
 

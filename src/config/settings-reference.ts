@@ -1,6 +1,7 @@
 /**
- * What each setting does, and its default. `docs/settings.md` is written from it (`npm run documents`), so this is the only
- * place that describes settings. A test compares the names with {@link SETTINGS} and the defaults with what `parseConfig` gives.
+ * Describes each setting and its default, and renders `docs/settings.md` from that (`npm run documents`). Settings are
+ * described nowhere else. A test compares the names with {@link SETTINGS}, and the defaults with those of
+ * `parseConfig`.
  */
 import { markdownTable } from '../shared/markdown-table.ts';
 import { QUOTA_DEFAULTS, QUOTAS } from '../shared/quotas.ts';

@@ -1,6 +1,6 @@
 /**
- * The names of all settings, and a parser for each kind of value. A parser returns the value, or throws {@link Expected} with
- * a description of a valid one. Pure.
+ * Lists the names of all settings, and defines a parser for each kind of value: addresses, networks, URLs, limits and
+ * others. A parser returns the value, or throws {@link Expected} with a description of a valid one. Pure.
  */
 import { isIP } from 'node:net';
 import { nearest } from '../shared/nearest.ts';

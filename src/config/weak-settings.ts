@@ -1,4 +1,7 @@
-/** What follows from settings: the warnings of `berth doctor`, and where clients reach HTTP ports. Pure. */
+/**
+ * Finds settings that weaken an installation, for `berth doctor` (`weakSettings`), and derives the scheme, domain and
+ * port of the URLs of published HTTP ports (`httpEndpoint`). Pure.
+ */
 import { isLoopback } from '../shared/networks.ts';
 import type { Config } from './config.ts';
 

@@ -1,4 +1,8 @@
-/** Connects to a VM's sshd: on this machine its port, on another a tunnel through its agent. */
+/**
+ * Opens the ingress's connections to a VM's sshd or to another TCP port of its guest. A VM on this machine is dialled
+ * directly; a VM on another host is reached through a tunnel to that host's agent. `HeldSocket` is a client's
+ * connection that waits until its VM runs.
+ */
 import { connect, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import type { ControlPlaneClient } from '../protocol/client.ts';
@@ -52,7 +56,6 @@ export function dialBy(client: Pick<ControlPlaneClient, 'openTunnel'>): Dial {
 }
 
 /** A connection that waits for its VM. It buffers what the client sends, up to a bound; beyond that TCP pushes back. */
-
 export class HeldSocket {
   readonly socket: Socket;
   readonly #parts: Buffer[] = [];

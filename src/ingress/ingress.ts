@@ -1,9 +1,10 @@
 /**
- * Listens on every instance's SSH address and splices connections to the VM's sshd, without reading the session. It has no
- * state of its own: routes come from the control plane by long poll, and the last ones stay in use while the control plane is
- * unreachable. Connections survive a change of routes, and end with their VM.
+ * The SSH ingress: listens on every instance's SSH address, and splices each connection to the sshd of the instance's
+ * VM without reading the session. It requests the start of VMs that connections wait for, and reports which ports are
+ * in use.
  *
- * It requests the start of VMs that connections wait for, and reports which ports are in use.
+ * It stores nothing. Routes come from the control plane by long poll, and the last ones stay in use while the control
+ * plane is unreachable. A connection survives a change of routes, and ends with its VM.
  */
 import { BATCHES, BatchSender } from '../protocol/batches.ts';
 import type { ControlPlaneClient } from '../protocol/client.ts';

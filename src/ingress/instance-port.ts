@@ -1,14 +1,14 @@
 /**
- * One instance's port and its connections. A connection is
+ * The SSH port of one instance, and its connections. A connection is
  *
  *   held ──target──▶ spliced ──▶ closed
  *     └──no target, timeout──▶ closed
  *
- * It is held while its VM wakes; while a revocation is unconfirmed, because the guest may still accept the revoked key; and
- * until the guest accepts an added key, for `settling_ms` at most. If a revocation is not confirmed in time, all connections
- * of the instance end, and the port accepts none until the confirmation comes.
+ * It is held while its VM wakes. It is also held while a revocation is unconfirmed, because the guest may still accept
+ * the revoked key, and until the guest accepts an added key, for `settling_ms` at most. If a revocation is not
+ * confirmed in time, all connections of the instance end, and the port accepts none until the confirmation comes.
  *
- * A guest that is reset does not end its connections, and QEMU keeps them: each reset ends the connections before it.
+ * A guest that is reset does not close its connections, and QEMU keeps them, so the ingress closes them.
  */
 import { createServer, type Server, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';

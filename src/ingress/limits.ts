@@ -1,4 +1,7 @@
-/** Limits of SSH connections (in all, of one address, of one instance), and of connections and requests of HTTP ports. */
+/**
+ * Defines the limits of the ingress: for SSH connections in total, by source address and by instance, and for the
+ * connections and requests of HTTP ports. Reduces them to what the process's limit of open files allows.
+ */
 import type { Socket } from 'node:net';
 import {
   ConnectionBudget,

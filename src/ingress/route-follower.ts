@@ -1,9 +1,9 @@
 /**
- * Follows the routes of one kind by long poll: SSH addresses or HTTP ports. The last routes stay in use while the control plane is
- * unreachable. Answers are applied one after the other.
+ * Keeps the ingress's routes of one kind (SSH addresses or HTTP ports) up to date by long polls to the control plane.
+ * Answers are applied one after the other. While the control plane is unreachable, the last routes stay in use.
  *
- * A refresh asks beside the poll, for a connection that the present route would turn away: the API may have reported a change
- * before it arrived here.
+ * Before the ingress turns a connection away, it calls `refresh`, which asks the control plane at once. The API may
+ * have told the client of a change that the poll has not delivered yet.
  */
 import type { RoutesRequest } from '../protocol/ingress-types.ts';
 import { messageOf } from '../shared/errors.ts';

@@ -1,6 +1,9 @@
 /**
- * The data folder on disk: its lock, its folders with their modes, the secrets created at the first start, and what weakens it. A
- * folder that a VM's user must traverse is 0711; a private one is 0700.
+ * Creates and locks the data folder: its subfolders with their modes, and the secrets at the first start. One launcher
+ * holds the lock. A folder that a VM's user must traverse has mode 0711, a private one 0700.
+ *
+ * Also makes the checks of a start and of `berth doctor` that concern the folder: an unfinished restore, files that
+ * others can read, a nearly full file system, and a listen address that another program has.
  */
 import { spawnSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';

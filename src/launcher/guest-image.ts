@@ -1,7 +1,7 @@
 /**
- * The built-in guest images, built by `guest/build.sh` from Debian packages. Each version of a recipe has a folder
- * `<images>/<first 12 digits of the version>`. It appears whole and never changes, because overlays and running VMs keep
- * using it. `<images>/current` is a link to the newest.
+ * Builds the built-in guest images with `guest/build.sh` from Debian packages. Each version of a recipe has a folder
+ * `<images>/<first 12 digits of the version>`, which appears complete and never changes, because overlays and running
+ * VMs keep using it. The link `<images>/current` leads to the newest.
  */
 import {
   copyFile,

@@ -1,6 +1,7 @@
 /**
- * How hosts and ingresses on other machines join a fleet: their tokens, the credential of a host, and the control planes that they
- * know.
+ * Joins a host or an ingress on another machine to a fleet. It reads the token that the operator has put into a file. A
+ * host exchanges its token for a credential that it makes itself (`HostCredential`); an ingress uses its token itself.
+ * Both store the list of control planes that they know, for their next start.
  */
 import { createHash, randomBytes } from 'node:crypto';
 import { existsSync } from 'node:fs';
@@ -213,11 +214,11 @@ const Kept = Type.Object({
   known: Type.Array(ListedControlPlane, { maxItems: CONTROL_PLANES_MAX }),
 });
 
-/** Empty when nothing readable is kept, or for a token with another fingerprint: the given one tells them again. */
 /**
- * The control planes that a host or an ingress of a fleet knows, kept for its next start: the one that it was given may be down then.
- * After a replacement of the certificate (ADR 49) only this file has the new one's fingerprint, so it is written as durably as a
- * secret.
+ * The control planes that a host or an ingress of a fleet knows, kept for its next start: the one that it was given may
+ * be down then. After a replacement of the certificate (ADR 49) only this file has the new one's fingerprint, so it is
+ * written as durably as a secret. Empty when nothing readable is kept, or for a token with another fingerprint: the
+ * given control plane tells them again.
  */
 export async function readControlPlanes(
   { control_planes }: File,

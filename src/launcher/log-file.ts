@@ -1,7 +1,7 @@
 /**
- * The destination of the log. When stderr is a terminal, JSON lines go to a file in the data folder, and only errors appear on
- * the terminal, in words. Otherwise (a journal, a container, a pipe) JSON lines go to stderr. Every role appends to the same
- * file; only the launcher bounds it.
+ * Chooses where a process logs to. If stderr is a terminal, JSON lines go to a file in the data folder, and only errors
+ * appear on the terminal, as sentences. Otherwise (a journal, a container, a pipe) JSON lines go to stderr. All roles
+ * append to the same file, and the launcher alone rotates it.
  */
 import { closeSync, openSync, writeSync } from 'node:fs';
 import { copyFile, stat, truncate } from 'node:fs/promises';

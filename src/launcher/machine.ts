@@ -1,6 +1,9 @@
 /**
- * What this machine runs: everything (`npm start`), a control plane, a host, or an ingress. Its settings are read before any
- * process starts, so a wrong one ends the start at once. Also the settings of Node.js that keep the agent below 200 MiB
+ * Defines the kinds of machine and the roles that each runs: `all` (an installation on one machine), `control-plane` or
+ * `host`. Checks the settings that a kind needs before any process starts, so that a missing one ends the start at
+ * once.
+ *
+ * Also holds the settings of Node.js and malloc that keep the agent below 200 MiB
  * (docs/adr/0020-memory-of-the-agent.md).
  */
 import { execFile } from 'node:child_process';

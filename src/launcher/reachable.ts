@@ -1,7 +1,9 @@
 /**
- * Makes a folder reachable for the unprivileged users of PostgreSQL and the VMs. The usual obstacle is a clone below a home
- * folder of mode 0700. Each folder that such a user cannot traverse gets an ACL entry `--x` for the user's group. A process
- * that runs as the user tries the path, instead of computing access from modes.
+ * Lets the unprivileged users of PostgreSQL and of the VMs traverse the path to a folder (`makeReachable`). Usually the
+ * obstacle is a clone below a home folder of mode 0700. Each folder that such a user cannot traverse gets an ACL entry
+ * `--x` for the user's group. Modes alone do not tell this, so a process with the user's uid tries the path.
+ *
+ * Also warns of SSH ports that Linux takes for outgoing connections (`outgoingPorts`).
  */
 import { readFileSync } from 'node:fs';
 import { lstat, realpath } from 'node:fs/promises';
@@ -96,13 +98,12 @@ function cannotTraverse(folder: string, user: UnprivilegedUser, why: string): St
   );
 }
 
-/** Whether SSH ports of instances are among those that Linux takes for outgoing connections (net.ipv4.ip_local_port_range). */
-
 interface PortRange {
   readonly first: number;
   readonly last: number;
 }
 
+/** Finds SSH ports of instances that Linux takes for outgoing connections (net.ipv4.ip_local_port_range). */
 export function outgoingPorts(ssh: PortRange, outgoing: PortRange | null = rangeHere()): WeakSetting[] {
   if (outgoing === null || ssh.last < outgoing.first || ssh.first > outgoing.last) return [];
   const found = `${ssh.first}-${ssh.last} has ports that Linux takes for outgoing connections (${outgoing.first}-${outgoing.last}): an instance's port is closed while one has it`;

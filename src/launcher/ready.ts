@@ -1,6 +1,7 @@
 /**
- * Prints `berth ready at <url>` when the control plane is ready, then where the console and the log are and, at the first start,
- * how to log in. Notifies systemd. A host of a fleet has no API, and is ready once its agent has started.
+ * Announces that the start is complete: waits for the control plane, prints `berth ready at <url>` and the addresses of
+ * console and log, prints the first administrator's login at the first start, and notifies systemd. A host of a fleet
+ * has no API, so it counts as ready once its agent has started.
  */
 import { existsSync } from 'node:fs';
 import { get as httpGet } from 'node:http';
@@ -13,10 +14,8 @@ import { pause } from '../shared/retry.ts';
 import { readFirstLogin } from './data-folder.ts';
 import { runCommand } from './run-command.ts';
 
-/** The command to type for Berth on this machine, for the messages of a start. */
-
 /**
- * Its name if it is on the PATH, the path in a checkout, or npm's link.
+ * The command to type for Berth on this machine: its name if it is on the PATH, the path in a checkout, or npm's link.
  * @param program a file of this program: source, or built below `dist/` of its package
  * @param search_path as in `PATH`
  */

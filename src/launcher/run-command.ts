@@ -1,4 +1,4 @@
-/** Runs a program to its end. */
+/** Runs a program to its end, and returns its exit code and output (`runCommand`). */
 import { type SpawnOptions, spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
@@ -66,9 +66,7 @@ export function lastLines(text: string, count = 3): string {
     .join(' | ');
 }
 
-/** Whether a process that is not our child lives. */
-
-/** False for a zombie: in a container nothing may ever reap it. */
+/** Whether a process that is not our child lives. False for a zombie: in a container nothing may ever reap it. */
 export function isAlive(pid: number): boolean {
   try {
     // The state follows the program's name, which is in parentheses and may contain any character.

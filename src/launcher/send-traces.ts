@@ -1,9 +1,11 @@
 /**
- * Sends the spans of this process to a collector, by OpenTelemetry. Its modules are loaded here alone, and only where an endpoint is
- * set. The exporter reads the standard variables itself: endpoint, headers, time limit, compression, certificates.
+ * Sends the spans of this process to an OpenTelemetry collector. The modules of OpenTelemetry are loaded by this file
+ * alone, and only if an endpoint is set. The exporter itself reads the standard variables for endpoint, headers,
+ * timeout, compression and certificates.
  *
- * Invariants: nothing waits for the collector, except `close` for a second. At most 2,048 spans wait; further ones are dropped. What
- * the collector fails to take is lost, and costs one log line a minute.
+ * - Nothing waits for the collector, except `close`, for a second at most.
+ * - At most 2,048 spans are queued. Further ones are dropped.
+ * - Spans that the collector does not take are lost. This costs one log line a minute.
  */
 import { hostname } from 'node:os';
 import { DiagLogLevel, diag, ROOT_CONTEXT, SpanKind, SpanStatusCode, trace } from '@opentelemetry/api';

@@ -1,4 +1,4 @@
-/** Problems of a start that the operator can fix, and how they are told. */
+/** Defines the error for problems of a start that the operator can fix (`StartError`), and prints it. */
 import type { Config } from '../config/config.ts';
 import type { Paths } from '../config/paths.ts';
 

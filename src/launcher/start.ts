@@ -1,6 +1,6 @@
 /**
- * The launcher, with a validated configuration: prepares everything that the roles of its machine need, cheap checks first, then
- * runs the roles until a signal.
+ * The launcher: prepares what the roles of this machine need (folders, packages, secrets, guest image, PostgreSQL),
+ * with the cheap checks first, then runs the roles until a signal.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';

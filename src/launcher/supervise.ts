@@ -1,8 +1,8 @@
 /**
- * Keeps the roles running. Each is a child process that is restarted when it dies; roles stop in the reverse order of their
- * start. A child notices our death by the end of its IPC channel ({@link exitWithParent}).
+ * Runs the roles as child processes, restarts each that dies, and stops them in the reverse order of their start. A
+ * child notices that the launcher has died when its IPC channel closes ({@link exitWithParent}).
  *
- *     running ─ dies ─▶ waiting (0.2 s … 1 s; 0.2 s again after 30 s of life) ─▶ running
+ *     running ─ dies ─▶ waiting (random, up to 0.2 s, later 1 s; again 0.2 s after 30 s of life) ─▶ running
  *        └──── stop ─▶ SIGTERM, 10 s, SIGKILL ─▶ ended
  */
 import { type ChildProcess, spawn } from 'node:child_process';

@@ -1,6 +1,9 @@
 /**
- * One request and its response, or one upgraded connection, between a client and a guest. Node's streams carry the bytes in both
- * directions with backpressure; nothing of a body is read before the guest's connection is there.
+ * Passes one HTTP request to a guest and the response back (`forward`). An {@link Exchange} stands for such a pair, or
+ * for one upgraded connection, which can be ended on both sides at once.
+ *
+ * Node's streams carry the bodies in both directions with back-pressure. Nothing of the request's body is read before
+ * the connection to the guest is there, so a failed dial can be repeated.
  */
 import { type ClientRequest, type IncomingMessage, request as sendRequest } from 'node:http';
 import { contain } from '../../shared/contain.ts';

@@ -1,13 +1,13 @@
 /**
- * One published HTTP port, as the ingress sees it: connects to the program in the guest, wakes the VM and lets
- * requests wait for it, tracks the exchanges (request and response) that are in progress, and counts the port's use. A
- * `Way` is a pool of connections to the port, shared by its requests.
+ * One published HTTP port, as the ingress sees it. It connects to the program in the guest, wakes the VM and lets
+ * requests wait for it, tracks the exchanges (request and response) that are in progress, and counts the port's use.
  *
- *   waiting ──VM runs, program listens──▶ way ─▶ exchange ─▶ over
+ *   waiting ──VM runs, program listens──▶ connection pool ─▶ exchange ─▶ over
  *      └──wake off or refused, too many wait, nothing listens, two minutes──▶ refusal (502, 503)
  *
- * Invariants: a way belongs to one boot of the guest: after a reset or stop of the VM a new one is opened. No two
- * ports share a connection. A request is sent at most once: only a failed dial is repeated.
+ * Its requests share a connection pool (a `Way`). The pool belongs to one boot of the guest: after a reset or stop of
+ * the VM the next request opens another pool. No two ports share a connection. A request is sent at most once: only a
+ * failed dial is repeated.
  */
 import { Agent } from 'node:http';
 import type { Duplex } from 'node:stream';

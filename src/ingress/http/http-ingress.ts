@@ -1,6 +1,7 @@
 /**
- * The listener of HTTP ports in its process: opens its address, again and again if that is taken, and follows its certificate. A
- * certificate and key that do not fit each other are not used.
+ * Runs the HTTP ports of the ingress: opens their listener, and reads the TLS certificate again when its files change.
+ * If the listener cannot be opened, for example because another program has the address, it tries again every two
+ * seconds. A certificate that does not fit its key is not used.
  */
 import { readFile, stat } from 'node:fs/promises';
 import { createSecureContext } from 'node:tls';

@@ -1,10 +1,10 @@
 /**
- * The HTTP ports of all instances, their routes and the reports of their use. A request's hostname names its port; its client may
- * have to show a credential; its VM may have to start; then it goes to the guest.
+ * The reverse proxy for the HTTP ports of all instances. It follows their routes, passes each request to the guest that
+ * its hostname names, and reports the ports' use to the control plane.
  *
- *   read, checked ─▶ hostname ─▶ permission ─▶ way into the guest ─▶ exchange
+ *   request ─▶ read and checked ─▶ port of its hostname ─▶ permission ─▶ connection pool ─▶ exchange with the guest
  *
- * Invariant: without permission nothing starts, and no byte goes to the guest or comes from it.
+ * Invariant: without permission no VM is woken, and no byte passes to the guest or from it.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Duplex, Writable } from 'node:stream';
@@ -38,8 +38,10 @@ import {
 
 const SAFE: readonly string[] = ['GET', 'HEAD', 'OPTIONS', 'TRACE'];
 
-/** For a request that the cookie let in. @throws Refusal 403 */
-/** A browser sends the cookie of a private port also with requests that another site's page makes: those may only read. */
+/**
+ * For a request that the cookie let in. A browser sends the cookie of a private port also with requests that another
+ * site's page makes: those may only read. @throws Refusal 403
+ */
 function checkOrigin({ method, raw, checked: { host } }: Incoming, { upgrade }: { upgrade: boolean }): void {
   if (SAFE.includes(method) && !upgrade) return;
   const origins = valuesOf(raw, 'origin');

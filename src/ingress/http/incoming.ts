@@ -1,9 +1,12 @@
 /**
- * One request of a client, by HTTP/1.1 or HTTP/2, read and checked, and the header fields that reach a guest or a client. Pure,
- * but for the reading.
+ * Reads and checks one request of a client, by HTTP/1.1 or HTTP/2 (`readIncoming`), and decides which header fields
+ * pass to the guest and back to the client.
  *
- * Invariants: a guest gets no credential and no cookie of Berth; only Berth sets `Forwarded` and `X-Forwarded-*`; fields of one
- * connection (RFC 9110, 7.6.1) end here; a guest sets cookies for its own hostname alone, and none of Berth's.
+ * Invariants:
+ * - A guest gets neither credentials nor cookies that are Berth's.
+ * - Only Berth sets `Forwarded` and `X-Forwarded-*`.
+ * - Hop-by-hop fields (RFC 9110, 7.6.1) are not passed on.
+ * - A guest sets cookies only for its own hostname, and none with a name of Berth's cookies.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Http2ServerRequest } from 'node:http2';
@@ -72,7 +75,7 @@ function forwarded({ address, scheme, host }: Client): string[] {
   ];
 }
 
-/** Those of a guest's response that may pass, of the fields that foreign-answer.ts has let through. */
+/** Those of a guest's response that may pass, of the fields that http-answer.ts has let through. */
 export function fieldsForClient(cleaned: readonly string[]): string[] {
   const fields: string[] = [];
   for (let at = 0; at < cleaned.length; at += 2) {

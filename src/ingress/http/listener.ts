@@ -1,8 +1,9 @@
 /**
- * The listener of HTTP ports: one address for HTTP/1.1 and HTTP/2. With TLS, ALPN chooses; without, a client that begins with
- * HTTP/2's preface speaks that. Node's servers parse both.
+ * The listener of HTTP ports: serves HTTP/1.1 and HTTP/2 at one address with Node's servers. With TLS, ALPN chooses the
+ * protocol. Without TLS, a connection that begins with HTTP/2's preface gets HTTP/2.
  *
- * Invariants: the number of connections is bounded, in all and by source; a client has bounded time for its headers.
+ * The number of connections is bounded in total and by source, and the time that a client may take to send its headers
+ * is bounded too.
  */
 import {
   createServer as createHttp,

@@ -1,7 +1,10 @@
 /**
- * Whether a client may use a private port. The control plane decides; an answer is kept for two seconds. Without an answer nobody
- * is let in, and open connections end five seconds after the last one. Browsers show tickets at Berth's own paths below `/.berth`,
- * which no guest gets.
+ * Decides whether a client may use a private port, by asking the control plane. An answer is cached for two seconds at
+ * most. If the control plane does not answer, new requests are refused, and open connections end five seconds after
+ * their last confirmation.
+ *
+ * Also answers Berth's own paths below `/.berth` on every port, which never reach a guest: there a browser redeems a
+ * ticket for the port's cookie, and a TLS proxy on this machine asks whether a hostname is a port's.
  */
 import { hash } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';

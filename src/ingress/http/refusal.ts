@@ -1,4 +1,7 @@
-/** An answer of Berth instead of the guest's: JSON, or a page for a browser. It says what would help. */
+/**
+ * Defines the error responses that the ingress sends in place of a guest's response: JSON, or an HTML page for a
+ * browser. Each says what the client can do.
+ */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { newRequestId } from '../../shared/ids.ts';
 

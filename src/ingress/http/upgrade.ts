@@ -1,6 +1,7 @@
 /**
- * WebSockets: the client's handshake goes to the guest, and when the guest accepts it, both connections are joined. Until then
- * nothing that follows the handshake is passed on. By HTTP/2 a WebSocket is a stream (RFC 8441), and the guest sees HTTP/1.1.
+ * Passes WebSockets to a guest. It sends the client's handshake to the guest, and joins the two connections once the
+ * guest accepts; nothing that the client sends behind its handshake passes before that. A WebSocket by HTTP/2 is a
+ * stream (RFC 8441): the guest gets a handshake of HTTP/1.1.
  */
 import { randomBytes } from 'node:crypto';
 import { type IncomingMessage, request as sendRequest } from 'node:http';

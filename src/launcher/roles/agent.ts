@@ -1,4 +1,7 @@
-/** The process `agent`: runs this host's VMs. */
+/**
+ * The process `agent`: runs the VMs of this host. Prepares the isolation of guests, chooses the accelerator, connects
+ * to the control plane, and then runs {@link Agent}.
+ */
 import { join } from 'node:path';
 import type { Config } from '../../config/config.ts';
 import { type Paths, pathsIn } from '../../config/paths.ts';

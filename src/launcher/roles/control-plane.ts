@@ -1,4 +1,7 @@
-/** The process `control-plane`: API, internal API for agents, background tasks. Its only state is the database. */
+/**
+ * The process `control-plane`: serves the public API, and the internal API for agents and ingresses, and runs the
+ * background tasks. It keeps its state in the database alone, so it can be restarted at any time.
+ */
 import { randomInt } from 'node:crypto';
 import { lookup } from 'node:dns/promises';
 import { chmod, readFile, rm } from 'node:fs/promises';

@@ -1,4 +1,4 @@
-/** The process `ingress`: every instance's SSH port and HTTP ports. */
+/** The process `ingress`: serves the SSH ports and HTTP ports of all instances. */
 import { mkdir } from 'node:fs/promises';
 import type { Config } from '../../config/config.ts';
 import { type Paths, pathsIn } from '../../config/paths.ts';
