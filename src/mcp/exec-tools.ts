@@ -1,4 +1,7 @@
-/** Tools for commands in a guest. A command outlives the call that started it. */
+/**
+ * The MCP tools that run commands in a guest, read their output and end them. A command continues after the call that
+ * started it.
+ */
 import { Type } from 'typebox';
 import type { Exec, ExecHandle } from '../../client/src/berth.ts';
 import { withoutControls } from '../shared/untrusted-text.ts';

@@ -1,4 +1,4 @@
-/** Tools for files of a guest. */
+/** The MCP tools that list, read and write files of a guest. */
 import { isUtf8 } from 'node:buffer';
 import { Type } from 'typebox';
 import { type Berth, BerthError, type File } from '../../client/src/berth.ts';

@@ -1,4 +1,6 @@
-/** Tools for instances with their VMs, the saved states of their disks, and their HTTP ports. */
+/**
+ * The MCP tools for instances and their VMs, for the generations of their disks, and for their published HTTP ports.
+ */
 import { Type } from 'typebox';
 import type { Generation, Instance, Port } from '../../client/src/berth.ts';
 import { durationText } from '../../client/src/words.ts';

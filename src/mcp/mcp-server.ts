@@ -1,6 +1,6 @@
 /**
- * The MCP server: the table of tools, called through a client of the public API with the caller's credential. It knows nothing
- * about transports and keeps no state, so one is made for each request or connection.
+ * Makes an MCP server (Model Context Protocol) with all tools. They call the public API with the caller's credential.
+ * The server keeps no state and knows nothing of transports: each HTTP request, and each `berth mcp`, gets a new one.
  */
 import {
   type CallToolResult,

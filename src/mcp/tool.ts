@@ -1,6 +1,7 @@
 /**
- * What a tool is: its arguments, what it may do, and how it calls the public API; and what tools share: waits, errors, bounded
- * texts.
+ * Defines what an MCP tool is ({@link Tool}): its arguments, the hints on what it may change, and the function that
+ * calls the API. Also has what several tools share: waits for a VM, texts of errors, and long outputs cut to a bounded
+ * size.
  */
 import { type Static, type TSchema, Type } from 'typebox';
 import {
@@ -113,8 +114,7 @@ export interface Cut {
   readonly bytes: number;
 }
 
-/** Keeps the beginning and the end of a stream. */
-/** Bounded pieces of byte streams as text, never cut inside a character. Pure. */
+/** Keeps the beginning and the end of a byte stream as text, never cut inside a character. */
 export class TextWindow {
   readonly #head_bytes: number;
   readonly #tail_bytes: number;

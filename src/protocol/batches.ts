@@ -1,12 +1,12 @@
 /**
- * The requests that carry many items, of several instances: one bad item must never hold up the others.
+ * Sends requests that carry items of several instances, so that one bad item does not hold up the others.
  *
  *   item ──fits its schema──▶ request ──▶ accepted
  *     └──no──▶ dropped           └──refused──▶ its halves, down to the item that is refused ──▶ dropped
  *
- * Invariants: every such request goes through a {@link BatchSender}; an item is checked against the schema that its receiver uses;
- * what was refused is never sent again unchanged by the same sender; what is dropped is logged once. While the control plane cannot
- * be reached, or refuses the credential, nothing is dropped: the caller keeps what was not settled.
+ * - Every request of this kind goes through a {@link BatchSender}, which checks each item by the receiver's schema.
+ * - A refused item is dropped and logged once. The same sender does not send it again unchanged.
+ * - While the control plane is unreachable or refuses the credential, nothing is dropped: the caller keeps the items.
  */
 import type { TSchema } from 'typebox';
 import type { Log } from '../shared/log.ts';

@@ -1,7 +1,8 @@
 /**
- * The internal API's client: JSON over HTTP, through a unix socket or a URL, with the host's token. Every call has a
- * timeout. When the control plane cannot be reached the call throws {@link ControlPlaneUnavailable}, and may be retried: the
- * retry goes to the next control plane, if the client knows several.
+ * The client of the internal API, used by agents and ingresses. It sends JSON over HTTP, through a unix socket or a
+ * URL, with the token of its host or ingress. Every call has a timeout. If the control plane cannot be reached, a call
+ * throws {@link ControlPlaneUnavailable}, and the caller may repeat it. The repetition goes to the next control plane,
+ * if the client knows several.
  */
 import type { Duplex } from 'node:stream';
 import type { TSchema } from 'typebox';

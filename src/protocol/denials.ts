@@ -1,4 +1,7 @@
-/** Gathers denied attempts, merged by destination, and passes them on a few times a second. Bounded. */
+/**
+ * Collects the destinations that VMs were denied, and passes them on in batches a few times a second. Attempts at the
+ * same destination are counted as one entry, and the number of entries per VM is bounded.
+ */
 import type { CountedDenial, Denial } from './egress-proxy-messages.ts';
 
 const GATHER_MS = 200;

@@ -1,6 +1,7 @@
 /**
- * What a host's agent and its egress proxy say to each other, over Node's channel between parent and child: the policies and secrets of
- * VMs one way; denied connections, resolved addresses and requests for certificates the other.
+ * Defines the messages between a host's agent and its egress proxy, which use Node's channel between parent and child.
+ * The agent sends the egress policies and secrets of VMs. The proxy sends denied connections, resolved addresses and
+ * requests for certificates.
  */
 import type { EgressPolicy } from '../shared/egress-policy.ts';
 

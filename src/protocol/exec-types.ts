@@ -1,4 +1,7 @@
-/** Execs and files of guests: what a control plane asks of them, what a host reports, and the frames of an exec's stream. */
+/**
+ * Defines the messages about execs and files of guests: the calls of the control plane, the reports of hosts, and the
+ * frames of the stream to an exec.
+ */
 import { type TSchema, Type } from 'typebox';
 import {
   anyText,
@@ -65,7 +68,7 @@ export const ExecControlCall = closed({
     closed({ kind: Type.Literal('input'), data: anyText(2 * INPUT_BYTES), eof: Type.Boolean() }),
   ]),
 });
-/** A stream of the frames in `exec-stream.ts`. */
+/** Answered by a stream of frames ({@link FRAME}). */
 export const ExecStreamCall = closed({
   kind: Type.Literal('exec_stream'),
   ...OfExec,

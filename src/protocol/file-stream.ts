@@ -1,15 +1,16 @@
 /**
- * Paths of a guest as text, and the frames of a request for files between control plane and guest (file-tasks.pl); the host passes
- * them on unread. As on the stream of an exec: length (4 bytes), type (1 byte), payload.
+ * Encodes paths of a guest, and the frames of a request for files between control plane and guest (file-tasks.pl). The
+ * host passes the frames on unread. A frame has a length (4 bytes), a type (1 byte) and a payload, as on the stream to
+ * an exec.
  *
  *   read     guest: opened · host: range (offset, length: 8 bytes each) · guest: content… · done
  *   write    guest: opened (empty: no such file) · host: content… · commit (version) · guest: done
  *   list     guest: entry… · done            remove   guest: working… · done
  *   move, directory   guest: done
  *
- * `opened` and `entry` have the fields of a file, `done` of a write, move or directory has `1` if it is new, NUL, and the fields.
- * Instead of any frame the guest may send `failed` (a code or errno, NUL, a text), which is the last. A stream without `done` or
- * `failed` was cut off. A guest can send anything: {@link fieldsOf} checks it.
+ * `opened` and `entry` have a file's fields. `done` of a write, move or directory has `1` if it is new, then NUL and
+ * the fields. `failed` (a code or errno, NUL, a text) may replace any frame, and is the last. A stream without `done`
+ * or `failed` was cut off. A guest can send anything: {@link fieldsOf} checks it.
  */
 export { MalformedStreamError, StreamFrames, streamFrame } from './exec-types.ts';
 

@@ -1,6 +1,7 @@
 /**
- * Calls to an agent that an API caller waits for: commands, consoles, metrics. The agent dials: it polls for calls and answers
- * each once. The answer to a call for a console, SSH, an exec's output or a file is a stream.
+ * Defines the calls that a control plane makes to a host's agent while a caller of the API waits: commands, consoles,
+ * metrics. The agent opens every connection: it polls for calls, and answers each once. It answers a call for a
+ * console, SSH, an exec's output or a file with a stream.
  */
 import { type TSchema, Type } from 'typebox';
 import type { InstanceId as IdOfInstance } from '../shared/ids.ts';

@@ -1,4 +1,7 @@
-/** A host's reports of itself and its images. */
+/**
+ * Defines the messages in which a host reports on itself: facts, disks, images, used minutes and denied destinations.
+ * Also the egress policy and the secrets of a VM as its host gets them, and the answer to `berth doctor` on the server.
+ */
 import { Type } from 'typebox';
 import { EGRESS_ENTRIES_MAX, EGRESS_ENTRY_LENGTH_MAX, EGRESS_MODES } from '../shared/egress-policy.ts';
 import { CONTROL_PLANES_MAX, ListedControlPlane } from './ingress-types.ts';
@@ -110,9 +113,7 @@ export const FoundImage = named('FoundImage', { version: Sha256, index_sha256: S
 export type FoundImage = Of<typeof FoundImage>;
 export const FindImageResponse = nullable(FoundImage);
 
-/** What VMs used in past minutes, for the history that the control plane keeps. */
-
-/** The measured quantities, in the order of the stored arrays. */
+/** The measured quantities of a {@link UsedMinute}, in the order of the stored arrays. */
 export const METRICS = [
   /** CPUs in use: 1.5 is one and a half. Stored as the share of all of the instance's CPUs. */
   'cpu',
@@ -150,6 +151,7 @@ const SpreadOfEach = closed({
   dirty: spread,
 } satisfies Record<Metric, typeof spread>);
 
+/** What a VM used in one past minute, for the history that the control plane keeps. */
 export const UsedMinute = named('UsedMinute', {
   instance_id: InstanceId,
   /** The beginning of the minute. */
@@ -161,8 +163,7 @@ export type UsedMinute = Of<typeof UsedMinute>;
 export const MinutesReport = named('MinutesReport', { minutes: listOf(UsedMinute, MINUTES_MAX) });
 export type MinutesReport = Of<typeof MinutesReport>;
 
-/** A VM's egress policy, and what it was denied. */
-
+/** A VM's egress policy. */
 export const Egress = named('Egress', {
   mode: oneOf(EGRESS_MODES),
   /** In their stored form; they apply in mode `allow`. */
@@ -188,13 +189,11 @@ export type DeniedDestination = Of<typeof DeniedDestination>;
 export const DeniedReport = named('DeniedReport', { denials: listOf(DeniedDestination, DENIALS_MAX) });
 export type DeniedReport = Of<typeof DeniedReport>;
 
-/** The secrets of a VM, as its host uses them. The guest gets the placeholders only. */
-
 export const SECRETS_MAX = 50;
 export const SECRET_HOSTS_MAX = 20;
 export const SECRET_VALUE_MAX_BYTES = 65_536;
 
-/** Kept in memory only; never written to a file or a log. */
+/** Kept in memory only; never written to a file or a log. The guest gets the placeholder only. */
 export const SecretForHost = named('SecretForHost', {
   name: matching('^[A-Z][A-Z0-9_]*$', 64),
   /** What the guest has in `BERTH_SECRET_<name>`. */
@@ -213,8 +212,6 @@ export const SecretsAuthority = named('SecretsAuthority', {
 });
 export type SecretsAuthority = Of<typeof SecretsAuthority>;
 
-/** What `berth doctor` shows on the server, where it can read the host's token: weak settings, and what awaits removal. */
-
 const WEAKNESSES_MAX = 1_000;
 const WORDS_MAX = 1_000;
 
@@ -226,6 +223,7 @@ export const Weakness = named('Weakness', {
 });
 export type Weakness = Of<typeof Weakness>;
 
+/** What `berth doctor` shows on the server, where it can read the host's token. */
 export const WeaknessesResponse = named('WeaknessesResponse', {
   /** The server's origins, so that doctor notices when it was asked about another server. */
   origins: listOf(anyText(WORDS_MAX), 10),

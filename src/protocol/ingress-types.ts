@@ -1,4 +1,7 @@
-/** Messages between control plane and ingress: routes, wakes, activity. */
+/**
+ * Defines the messages between control plane and ingress: routes, wakes, access to HTTP ports and reports of use. Also
+ * the messages between control planes, and the list of control planes that hosts and ingresses keep.
+ */
 import { Type } from 'typebox';
 import { CALLS_MAX, PendingCall } from './host-calls.ts';
 import {
@@ -24,8 +27,6 @@ import {
   whole,
 } from './schemas.ts';
 
-/** What control planes tell each other about calls to hosts, and the list of them that hosts and ingresses keep. */
-
 export const CONTROL_PLANES_MAX = 64;
 
 /** Where a control plane is reached, and the certificate that it shows there (`X509Certificate.fingerprint256`). */
@@ -35,7 +36,7 @@ export const ListedControlPlane = named('ListedControlPlane', {
 });
 export type ListedControlPlane = Of<typeof ListedControlPlane>;
 
-/** `protocol`: of the host's agent. */
+/** The peer requests are those of control planes to each other, about calls to hosts. */
 export const PeerTakeRequest = named('PeerTakeRequest', { host_id: HostId });
 export const PeerTakeResponse = named('PeerTakeResponse', { calls: listOf(PendingCall, CALLS_MAX) });
 export const PeerConfirmRequest = named('PeerConfirmRequest', {
@@ -134,8 +135,6 @@ export const OpenPortResponse = Type.Union([
   closed({ outcome: Type.Literal('not_listening') }),
 ]);
 export type OpenPortResponse = Of<typeof OpenPortResponse>;
-
-/** Messages between control plane and ingress about the HTTP ports of instances: routes, access, tickets, use. */
 
 const HTTP_PORTS_MAX = 200_000;
 /** Custom hostnames of one port. */

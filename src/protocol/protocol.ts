@@ -1,4 +1,8 @@
-/** What both sides show each other first: the version of the protocol, and at a join the token. */
+/**
+ * Negotiates the version of the internal API between agent or ingress and control plane, by a header of every request
+ * and answer. Also composes and parses the join token of a host or ingress on another machine (`JoinToken`): a token,
+ * and the fingerprint of the control plane's certificate.
+ */
 import { X509Certificate } from 'node:crypto';
 import { Type } from 'typebox';
 import type { Log } from '../shared/log.ts';

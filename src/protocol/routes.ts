@@ -1,10 +1,10 @@
 /**
- * Every call of the internal API. Server, client and `openapi/agent-v1.json` use this one table. All calls are POST with a
- * JSON body.
+ * Lists every call of the internal API with its schemas. Server, client and `openapi/agent-v1.json` use this one table.
+ * All calls are POST with a JSON body.
  *
- * Compatibility: a control plane understands agents of its own version and of the previous one. So a new request field is
- * optional for one version, an answer keeps the fields that an older agent reads, and readers ignore unknown fields. Any
- * other change raises `AGENT_PROTOCOL` (`protocol.ts`).
+ * Compatibility: a control plane understands agents of its own version and of the previous one. So a new request field
+ * is optional for one version, an answer keeps the fields that an older agent reads, and readers ignore unknown fields.
+ * Any other change raises `AGENT_PROTOCOL` (`protocol.ts`).
  */
 import type { TSchema } from 'typebox';
 import { ExecsReport } from './exec-types.ts';

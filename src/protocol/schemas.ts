@@ -1,5 +1,6 @@
 /**
- * Building blocks of the internal API's schemas, and the validation of messages. All are bounded, because a host may be hostile.
+ * The building blocks of the internal API's schemas, and the validation of messages. Every text, number and list is
+ * bounded, because a host may be hostile.
  */
 import { type Static, type TSchema, Type } from 'typebox';
 import { Compile } from 'typebox/compile';

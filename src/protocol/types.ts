@@ -1,6 +1,7 @@
 /**
- * Messages between control plane and agent. The agent always dials: it polls for its assignments, carries them out, and
- * reports what it observes. Only the control plane writes the database. `routes.ts` lists the calls.
+ * Defines the messages between control plane and agent about VMs and disks. The agent opens every connection: it polls
+ * for its assignments, carries them out, and reports what it observes. Only the control plane writes the database.
+ * `routes.ts` lists the calls.
  */
 import { Type } from 'typebox';
 import { Egress, SECRETS_MAX, SecretForHost, SecretsAuthority } from './host-types.ts';

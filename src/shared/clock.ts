@@ -3,8 +3,7 @@ export function rfc3339(time: Date): string {
   return time.toISOString();
 }
 
-/** Parses times as callers write them: RFC 3339, section 5.6. */
-
+/** A time as callers write it: RFC 3339, section 5.6. */
 const FORM = /^(\d{4})-(\d{2})-(\d{2})T(\d{2}):\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2})$/i;
 
 /** The time, to the millisecond. null: no valid time, also a day that its month does not have. */

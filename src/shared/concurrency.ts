@@ -1,4 +1,7 @@
-/** Work side by side in one process: a semaphore, a condition variable ({@link Signal}), and loops over many items. */
+/**
+ * Tools for concurrent work in one process: a semaphore, a condition variable ({@link Signal}), and loops over many
+ * items that run in parallel or yield to other work.
+ */
 import { setImmediate as turn } from 'node:timers/promises';
 
 /** A counting semaphore: at most `permits` holders at once, the others wait in the order of their ranks, and then of their calls. */

@@ -1,14 +1,14 @@
 /**
- * The connections of one listener, or of several that share a bound: so many in all, and so many of one source, which is an IPv4
- * address or an IPv6 /64.
+ * Bounds the open connections of one listener, or of several together: in total, and by source (an IPv4 address or an
+ * IPv6 /64). At a bound an older connection is closed to admit the newcomer, so that nobody can lock others out:
  *
- * Beyond a bound room is made rather than the newcomer refused, because whoever holds connections is no reason to shut others out: the
- * oldest idle connection ends, of that source or of the source with the most idle ones. Where few are idle, they may be newcomers whose
- * request is on its way: then the source with most in use loses its oldest, if it has more than twice as many as the newcomer's. If no
- * connection may end, the newcomer is closed.
- *
- * A proxy in front is one source with the connections of many: it has no bound of its own, and none of its connections in use ends.
- * A trusted connection counts to the bound of all only, and never ends for a newcomer.
+ * - A source at its own bound loses its longest idle connection.
+ * - At the total, the source with the most idle connections loses one, if over a quarter of all are idle. Otherwise the
+ *   source with the most connections in use loses one, if it has more than twice as many as the newcomer's source; if
+ *   not, the source with the most idle ones does.
+ * - If none may be closed, the newcomer is closed.
+ * - A trusted proxy carries many clients: it has no bound of its own, and its connections in use are never closed.
+ * - A trusted connection counts only towards the total, and is never closed for a newcomer.
  */
 import { existsSync, readFileSync } from 'node:fs';
 import type { Log } from './log.ts';
@@ -264,9 +264,10 @@ export function boundHttp(server: HttpServerEvents, budget: ConnectionBudget): v
     server.on('upgrade', (_request, socket) => void socket.once('close', budget.use(socket)));
 }
 
-/** This process's open files as a budget. At its limit it could neither accept a connection nor open one to its database. */
-
-/** For the database, internal listeners, the listening sockets, files and programs. */
+/**
+ * Open files that connections from outside do not get, because a process at its limit could not reach its database:
+ * for the database, internal listeners, the listening sockets, files and programs.
+ */
 const RESERVE = 4_096;
 const RESERVED_SHARE = 0.25;
 

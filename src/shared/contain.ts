@@ -1,10 +1,11 @@
 /**
- * The boundary of event handlers in a process that all tenants share: a throw in a handler ends the connection, stream or message whose
- * event it handled, and no other. Node would end the process.
+ * Contains exceptions of event handlers in a process that all tenants share. An exception ends only the connection,
+ * stream or message whose event was handled, where Node would end the process.
  *
- * What an event of a contained emitter hands over (a server's connections, a connection's requests, a request's answer) is contained
- * before the handlers run. So it is enough to contain servers and clients where they are made; test/house/layers.test.ts checks that they
- * are. A promise that a handler begins is not part of its event: its failure goes to {@link endAfterFault}.
+ * `contain` wraps an emitter, and with it every emitter that its events hand over: a server's connections, a
+ * connection's requests, a request's answer. So only servers and clients must be wrapped where they are made;
+ * test/house/layers.test.ts checks that they are. A promise that a handler starts is not covered: its failure must go
+ * to {@link endAfterFault}.
  */
 import { EventEmitter } from 'node:events';
 

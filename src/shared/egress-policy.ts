@@ -1,9 +1,10 @@
 /**
- * What an instance may reach: the mode, and the entries that apply in mode `allow`. Pure.
+ * Parses, normalises and evaluates egress policies: a mode, and a list of entries that apply in mode `allow`. Pure.
  *
- * An entry is a name (`example.com`), all names below one (`*.example.com`), an address or a network, each with an optional port.
- * It is kept in one form: names in lower case and by IDNA, without a trailing dot; networks by RFC 5952 with their own address.
- * A name without a port means ports 80 and 443; an address or network without a port means every port and protocol.
+ * An entry is a name (`example.com`), all names below one (`*.example.com`), an address or a network, each with an
+ * optional port. A name without a port means ports 80 and 443; an address or network without one means every port and
+ * protocol. Stored entries are normalised: names in lower case and by IDNA, without a trailing dot; networks by RFC
+ * 5952, beginning at the network's own address.
  */
 import { domainToASCII } from 'node:url';
 import ipaddr from 'ipaddr.js';

@@ -1,6 +1,6 @@
 /**
- * The one registry of error codes: code → HTTP status → default message. `docs/errors.md` explains each.
- * Domains throw {@link AppError} by code; only `control-plane/http/errors.ts` turns it into a response.
+ * Defines all error codes of the API, with the HTTP status and default message of each. `docs/errors.md` explains them.
+ * Code throws {@link AppError} with a code. Only `control-plane/http/errors.ts` turns it into a response.
  */
 export const ERROR_CODES = {
   INVALID_REQUEST: { status: 400, message: 'The request is malformed.' },

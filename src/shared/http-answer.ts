@@ -1,10 +1,10 @@
 /**
- * HTTP answers of guests, and of servers that guests reach, for HTTP ports, the egress proxy and the E2B adapter. First the
- * boundary, which is pure: a head, an interim answer or trailers of theirs become ours here, and nowhere else. Then what sends
- * them to the client.
+ * Relays HTTP responses of guests, and of servers that guests reach, to clients, for HTTP ports, the egress proxy and
+ * the E2B adapter. The first half is pure: it checks and cleans a response's head, an interim response or trailers
+ * (`answerOf`, `interimOf`, `trailersOf`). The second half sends the result.
  *
- * Invariant: what comes out of the boundary is accepted by each call of Node that sends it, by HTTP/1.1 and by HTTP/2. Those calls
- * throw for a status, a name or a value that they do not send, and for some fields that are there twice.
+ * Invariant: Node can send every head and trailer that the first half returns, by HTTP/1.1 and by HTTP/2. Node would
+ * throw for an invalid status, name or value, and for some repeated fields.
  */
 import type { ClientRequest, IncomingMessage, OutgoingMessage, ServerResponse } from 'node:http';
 import { constants, type Http2Stream } from 'node:http2';

@@ -1,7 +1,8 @@
 /**
- * What every relay of HTTP requests here has in common: it refuses those that two programs could read in two ways, and passes no
- * field on that concerns one connection. Node's parsers refuse most ambiguous requests by themselves (several lengths, folded lines,
- * bare line feeds, fields that HTTP/2 forbids); test/ingress has a table of both. Pure.
+ * Checks the HTTP requests that Berth relays. It refuses a request that two programs could read differently (request
+ * smuggling), and knows the hop-by-hop fields, which are not passed on. Node's parsers already refuse most of these
+ * requests (several lengths, folded lines, bare line feeds, fields that HTTP/2 forbids); a test in test/ingress lists
+ * both kinds. Pure.
  */
 
 /** The sentence's subject is the request. */

@@ -1,4 +1,7 @@
-/** Ids of resources and of requests: a prefix that names the kind, and characters that sort by time, or random ones. */
+/**
+ * Makes and checks ids of resources and of requests. An id has a prefix that names its kind. Ids of resources sort by
+ * time of creation; the rest of a request id is random.
+ */
 import { randomFillSync } from 'node:crypto';
 
 /** Drawn ahead: a system call for a few bytes costs as much as one for thousands. */

@@ -1,4 +1,6 @@
-/** The log of a process: JSON lines, to a file or to stderr, without secrets. */
+/**
+ * Makes the log of a process: JSON lines, to stderr or a given destination, with the values of secret fields censored.
+ */
 import { type Bindings, type ChildLoggerOptions, type Logger, pino } from 'pino';
 import { traceFields } from './tracing.ts';
 

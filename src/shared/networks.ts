@@ -1,6 +1,9 @@
 /**
- * The networks that a key may be used from (`allowed_cidrs`). They are stored in one form: the network's own address, IPv6 by
- * RFC 5952, IPv4-mapped addresses as IPv4, a single address with its full prefix. An empty list allows every address.
+ * Parses, normalises and compares networks: those that an API key may be used from (`allowed_cidrs`), those of trusted
+ * proxies, and those that no guest may reach (`CLOSED_IPV4`, `CLOSED_IPV6`).
+ *
+ * A stored network begins at its own address. IPv6 is written by RFC 5952, an IPv4-mapped address as IPv4, a single
+ * address with its full prefix. A key with an empty list may be used from every address.
  */
 import { BlockList, isIP } from 'node:net';
 import ipaddr from 'ipaddr.js';
@@ -109,7 +112,6 @@ export function isLoopback(host: string): boolean {
 }
 
 /** Proxies in front (BERTH_TRUSTED_PROXIES): their `X-Forwarded-*` are believed, and their connections are those of many. */
-
 export class TrustedProxies {
   readonly #list = new BlockList();
 
@@ -136,7 +138,6 @@ export class TrustedProxies {
  * service at a public address. The documentation ranges (192.0.2.0/24 and others) stay open: they are unused on the internet, and
  * some closed networks use them as public addresses.
  */
-
 export const CLOSED_IPV4 = [
   '0.0.0.0/8',
   '10.0.0.0/8',

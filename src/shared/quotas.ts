@@ -1,5 +1,6 @@
 /**
- * The quotas: one list of names for BERTH_QUOTA_DEFAULTS, `berth org quota`, the API and every refusal. Pure.
+ * Defines the quotas of organisations and accounts, with their defaults and the text of a refusal.
+ * BERTH_QUOTA_DEFAULTS, `berth org quota` and the API use these names. Pure.
  */
 import { AppError } from './errors.ts';
 

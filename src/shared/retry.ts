@@ -1,4 +1,4 @@
-/** Pauses that grow, and work that is tried again until it succeeds. */
+/** Computes exponential backoff, and repeats work until it succeeds. */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { messageOf } from './errors.ts';
 import type { Log } from './log.ts';

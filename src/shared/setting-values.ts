@@ -1,4 +1,7 @@
-/** The settings that their users parse too: DATABASE_URL, and BERTH_SSH_LISTEN. */
+/**
+ * Parses the values of two settings that not only `config/` reads: splits DATABASE_URL into one URL for each server,
+ * and finds where an ingress listens for the SSH addresses of a host name (BERTH_SSH_LISTEN).
+ */
 
 const FORM = /^(postgres(?:ql)?:\/\/(?:[^@/?#\s]*@)?)([^@/?#\s]*)(\/[^?#\s]+(?:\?[^#\s]*)?)$/;
 const ATTRIBUTES = 'target_session_attrs';

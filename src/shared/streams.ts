@@ -59,11 +59,6 @@ export function passParts(from: Readable, to: Writable, { end = true } = {}): ()
   return stop;
 }
 
-/**
- * Writes a part that came by an event. While the writable is full, its source is paused; parts that were read before the pause still
- * come, so a writable has one listener for all of them, and for all of its sources.
- */
-
 interface Source {
   pause(): unknown;
   resume(): unknown;
@@ -71,6 +66,10 @@ interface Source {
 
 const paused = new WeakMap<Writable, Set<Source>>();
 
+/**
+ * Writes a part that came by an event. While the writable is full, its source is paused; parts that were read before the
+ * pause still come, so a writable has one listener for all of them, and for all of its sources.
+ */
 export function writeOrPause(from: Source, to: Writable, part: Uint8Array): void {
   if (to.write(part)) return;
   from.pause();

@@ -1,10 +1,11 @@
 /**
- * What ties log lines and spans together: the API request that work is done for, and the span that it is in. Both go along with
- * asynchronous work, and as a {@link TraceContext} to other processes. `src/tracing` sends the spans. Without it there are none,
- * `traced` only runs its work, and no module of OpenTelemetry is loaded.
+ * Tracks what the running work is done for: the id of the API request, and the OpenTelemetry span. Both follow
+ * asynchronous calls, appear in log lines, and go to other processes as a {@link TraceContext}. Without a tracer
+ * (`useTracer`) there are no spans, and `traced` only runs its work; launcher/send-traces.ts installs one.
  *
- * Invariants: a span has names of ours, ids and numbers, and no text of users, guests or errors. After the end of a {@link Work}
- * neither id is used: what listeners and timers do that outlive it is not its work.
+ * Invariants:
+ * - A span has names that Berth defines, ids and numbers, and no text of users, guests or errors.
+ * - When a {@link Work} has ended, its ids are no longer used: listeners and timers that outlive it are not its work.
  */
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { AppError } from './errors.ts';

@@ -1,6 +1,6 @@
 /**
- * Sanitises untrusted text (from a guest, its QEMU or another stranger) for messages, logs, the database and terminals. The only
- * place that decides which characters are removed. Pure.
+ * Sanitises untrusted text (from a guest, its QEMU or another program) for messages, logs, the database and terminals.
+ * No other file decides which characters are removed. Pure.
  */
 const MAX_CHARACTERS = 300;
 /** Only so much is read. The rest could show in the result only if the beginning is nearly all removed. */
