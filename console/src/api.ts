@@ -1,6 +1,9 @@
 /**
- * Calls of the API with the generated client, the session's current token and the chosen organisation.
- * If a route needs a recent password, the console asks for it and then repeats the call.
+ * Calls the API for the logged-in user, with the token of the session and the chosen organisation.
+ *
+ * - The token is renewed before it expires and after a 401. If the server refuses to renew it, the session ends.
+ * - If an operation needs a recent password, `call` waits until the user has typed it, and then repeats the request.
+ * - While the connection is lost, `call` refuses changes at once.
  */
 import { signal } from '@preact/signals';
 import {

@@ -1,4 +1,7 @@
-/** The page for each path, and its access. */
+/**
+ * The root of the console. Chooses the page for the path and for the state of the session. Starts the live data
+ * (events, instances, notifications) when a user logs in, and clears that user's data at the logout.
+ */
 import { useEffect, useState } from 'preact/hooks';
 import { AccountPage } from './account/account-page.tsx';
 import { sayError } from './api.ts';

@@ -1,4 +1,4 @@
-/** The pages of the navigation, in its groups. */
+/** Lists the pages of the navigation in groups, and decides which pages the user sees there. */
 import { leads, operates } from './live/membership.ts';
 import type { IconName } from './ui/icon.tsx';
 

@@ -1,4 +1,7 @@
-/** The login at the OpenID provider: the way there, and what the server says behind `#oidc=` when the browser is back. */
+/**
+ * The console's part of a login at the OpenID provider: the addresses where a login begins, and the message for its
+ * outcome, which the server puts behind `#oidc=` when it sends the browser back.
+ */
 import { berth } from './api.ts';
 import { keptInvitation } from './pages/mail-links.tsx';
 import { ended, session } from './session.ts';

@@ -1,4 +1,7 @@
-/** The current page. Paths are the browser's, so reload, bookmarks and the back button work. */
+/**
+ * Holds the path of the current page, and navigates within the console without a reload. The paths are the browser's
+ * own, so reload, bookmarks and the back button work. Also takes the token out of a link in a mail.
+ */
 import { signal } from '@preact/signals';
 
 export const path = signal(location.pathname);

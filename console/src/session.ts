@@ -1,10 +1,13 @@
 /**
- * The session of the logged-in user, and the requests for its password. Only this module holds the bearer token; it is neither in storage nor in the page. A
- * reload resumes the session with the refresh cookie, which scripts cannot read and other sites cannot send.
+ * Holds the session of the logged-in user. Only this module has the bearer token: it is neither in storage nor in the
+ * page. A reload resumes the session with the refresh cookie, which scripts cannot read and other sites cannot send.
  *
- *   unknown ── refresh ──▶ in ── logout, or refused ──▶ out ── login ──▶ in
+ *   unknown ── refreshed ──▶ in ── logout, or refused ──▶ out ── login ──▶ in
+ *      ├── refused ──▶ out
+ *      └── no answer ──▶ unreachable ── an answer ──▶ in or out
  *
- * Tabs tell each other of logins (by the user's id) and logouts.
+ * Tabs tell each other of logins (by the user's id) and logouts. Calls that need the user's password wait here
+ * (`askForSudo`) until ui/sudo-dialog.tsx is answered.
  */
 import { signal } from '@preact/signals';
 import { Berth, BerthError } from '../../client/src/berth.ts';

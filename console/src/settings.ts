@@ -1,4 +1,7 @@
-/** What the server tells before a login: whether anybody may create an account, and whether it can send mail, and how people log in. */
+/**
+ * Loads the settings that the server shows before a login: whether anybody may create an account, whether the server
+ * sends mail, and how people log in.
+ */
 import { signal } from '@preact/signals';
 
 interface Settings {

@@ -1,6 +1,9 @@
 /**
- * What users change by the API: one action at a time, with its error in place or as a toast; and changes with If-Match that replace
- * nothing their user has not seen. Others may change the same at any time, also while a form shows it.
+ * Helpers for changes that a user makes by the API.
+ *
+ * - `useAction` runs one action at a time and keeps its error; `attempt` shows the error as a toast.
+ * - `readThenChange` changes a resource with If-Match, and repeats that if somebody else has changed it meanwhile.
+ * - `requireSeen` refuses to replace a value that differs from the one that the user saw.
  */
 import { useState } from 'preact/hooks';
 import { auditDetails } from '../../client/src/audit-words.ts';

@@ -1,4 +1,4 @@
-/** What pages read from the API: one answer (`useQuery`), or a list page by page (`useList`). */
+/** Hooks with which pages read from the API: one answer (`useQuery`), or a list page by page (`useList`). */
 import { useCallback, useEffect, useRef, useState } from 'preact/hooks';
 import { sayError } from './api.ts';
 import { onReconnect } from './live/connection.ts';

@@ -1,4 +1,7 @@
-/** The account of the user: profile, password, second factors, sessions, and its deletion. */
+/**
+ * The account page: lists second factors and sessions, changes the user's name, address and password, and deletes the
+ * account.
+ */
 
 import { useState } from 'preact/hooks';
 import { programName } from '../../../client/src/words.ts';

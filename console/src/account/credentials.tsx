@@ -1,7 +1,9 @@
 /**
- * What a user proves an identity with: fields of passwords, codes and tokens, equal in all forms so that password managers recognise
- * them; and passkeys, for which the browser takes the server's options as JSON and returns its response as JSON (Web Authentication
- * Level 3, section 5.1).
+ * Form fields for passwords, codes, mail tokens and the account's address. All forms use the same fields, so that
+ * password managers recognise them.
+ *
+ * `createPasskey` and `usePasskey` ask the browser for a passkey (Web Authentication Level 3, section 5.1). They pass
+ * the server's options to the browser as JSON, and return the browser's response as JSON.
  */
 import { Field } from '../ui/field.tsx';
 

@@ -1,4 +1,7 @@
-/** The second factors of an account: passkeys, an authenticator app, recovery codes. */
+/**
+ * The section of the account page for second factors: lists, adds and removes passkeys and authenticator apps, and
+ * shows new recovery codes once.
+ */
 import { useState } from 'preact/hooks';
 import { encode } from 'uqr';
 import type { AddMfaFactorResponse } from '../../../client/src/generated.ts';

@@ -1,4 +1,7 @@
-/** The API keys of the organisation, and its service accounts with theirs. */
+/**
+ * The page of API keys. It creates, rotates and revokes the keys of the user and of the organisation's service
+ * accounts, and creates and deletes service accounts.
+ */
 import { useState } from 'preact/hooks';
 import type { ApiKey, ServiceAccount } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';

@@ -1,4 +1,7 @@
-/** The dialog that creates an API key and shows it once. */
+/**
+ * The dialog that creates an API key for the user or for a service account. Also exports the checkboxes for a key's
+ * scope, and the words for a scope.
+ */
 
 import { useState } from 'preact/hooks';
 import type { CreateApiKeyRequest } from '../../../client/src/berth.ts';

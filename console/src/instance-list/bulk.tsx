@@ -1,4 +1,7 @@
-/** Actions on several instances at once: which are possible, the bar that offers them, and the dialog that does them one by one. */
+/**
+ * Actions on several selected instances. `BulkBar` offers the actions that are possible. `BulkDialog` asks once, sends
+ * one request after the other, and shows each instance's outcome: one failure does not stop the others.
+ */
 
 import { useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
@@ -140,7 +143,6 @@ function wordOf(outcome: Outcome | 'waiting' | null): string {
   return typeof outcome === 'object' ? outcome.error : outcome;
 }
 
-/** Actions on several instances at once, one request after the other, each with its own outcome. */
 const BULK_ACTIONS = ['start', 'stop', 'suspend', 'delete'] as const;
 export type BulkAction = (typeof BULK_ACTIONS)[number];
 

@@ -1,4 +1,7 @@
-/** Which instances the list shows, and in which order: by search, state and label. */
+/**
+ * Filters and sorts the list of instances: by text, state and label, and by a column of the table. Renders the fields
+ * for these choices, and the choice of the table's columns.
+ */
 import type { Instance } from '../../../client/src/berth.ts';
 import { Field, Select } from '../ui/field.tsx';
 import { COLUMNS, stateOf } from './instance-table.tsx';
@@ -58,7 +61,7 @@ interface FiltersProps {
   readonly onFilter: (filter: Filter) => void;
 }
 
-/** Search, filters by state and label, and the choice of columns. */
+/** The fields for search, state and label. Without any label there is no field for it. */
 export function Filters({ list, filter, onFilter }: FiltersProps) {
   const labels = choicesOf(list, labelsOf);
   const states = choicesOf(list, (each) => [stateOf(each)]);

@@ -1,4 +1,4 @@
-/** The page of all instances of the organisation, live. */
+/** The page of all instances of the organisation, kept current: filters, table, and actions on selected instances. */
 import { useEffect, useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { CreateDialog, is_creating } from '../instance/create-dialog.tsx';

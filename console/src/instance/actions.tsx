@@ -1,4 +1,7 @@
-/** What can be done with an instance's VM in its present state, and the buttons for it. */
+/**
+ * Defines which actions a VM's state allows (start, stop, suspend …), renders their buttons and runs them. Keeps the
+ * receipt of each instance's last flush until the user closes it or starts another action.
+ */
 import { signal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
 import { useId, useState } from 'preact/hooks';

@@ -1,4 +1,4 @@
-/** An instance's events as sentences, newest first, live. */
+/** The Activity tab of an instance: its events as sentences, newest first, with a filter. New events appear at once. */
 import { useState } from 'preact/hooks';
 import type { Event, EventType, Instance } from '../../../client/src/berth.ts';
 import { eventSentence } from '../../../client/src/event-words.ts';

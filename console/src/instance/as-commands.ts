@@ -1,6 +1,6 @@
 /**
- * What a form holds, as commands for a POSIX shell: of `berth`, and of curl with the key in $BERTH_API_KEY. Values that are the
- * API's defaults are left out. Pure.
+ * Builds the shell commands that do the same as a form: one of the command line `berth`, and one of curl, which takes
+ * the API key from $BERTH_API_KEY. Both leave out values that are the API's defaults. Pure.
  */
 
 import type {

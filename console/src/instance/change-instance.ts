@@ -1,4 +1,10 @@
-/** Changes of an instance: those that replace nothing unseen, and those that need a stopped VM. */
+/**
+ * Changes an instance without overwriting what somebody else has changed meanwhile.
+ *
+ * - `changeNow` computes a change from the instance's current values.
+ * - `useInstanceForm` refuses to replace a value that differs from the one that the form showed.
+ * - `whileStopped` stops the VM for changes that need that, and starts it again if it ran.
+ */
 import { useRef, useState } from 'preact/hooks';
 import type { ChangeInstanceRequest, Instance, VmState } from '../../../client/src/generated.ts';
 import { berth, call } from '../api.ts';

@@ -1,4 +1,7 @@
-/** Charts of what the instance used, over a chosen range, from an hour to 30 days: also across stops, and while no VM runs. */
+/**
+ * The charts of an instance's use over a chosen range, from an hour to 30 days. The history spans stops of the VM. The
+ * range of an hour also shows live samples while the VM runs.
+ */
 import { signal } from '@preact/signals';
 import { useState } from 'preact/hooks';
 import type { Instance, MetricHistory, MetricSpread, VmState } from '../../../client/src/berth.ts';

@@ -1,4 +1,7 @@
-/** The end of the guest's serial console: with times, searched, and followed. */
+/**
+ * Shows the last 256 KiB of the guest's serial console, with the time of each line and a search. On request it follows
+ * new output.
+ */
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';

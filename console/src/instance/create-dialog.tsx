@@ -1,4 +1,4 @@
-/** Creates an instance. Common fields are on top; the others are folded and have defaults. */
+/** The dialog that creates an instance. Common fields are on top; the others are folded and have defaults. */
 import { signal } from '@preact/signals';
 import { useState } from 'preact/hooks';
 import type { CreateInstanceRequest } from '../../../client/src/berth.ts';

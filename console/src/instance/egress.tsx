@@ -1,4 +1,9 @@
-/** What an instance may reach, and what its VM was denied. A change takes effect within seconds, also for open connections. */
+/**
+ * The Egress tab of an instance: changes its egress policy, lists the destinations that its VM was denied, and adds a
+ * denied destination to the allow list. A change takes effect within seconds, also for open connections.
+ *
+ * The dialog that creates an instance uses `EgressFields` and `readEgress` too.
+ */
 import { useEffect } from 'preact/hooks';
 import type { DeniedDestination, EgressMode, Instance } from '../../../client/src/berth.ts';
 import { destinationText, entryFor, isListed } from '../../../client/src/egress-entries.ts';

@@ -1,4 +1,7 @@
-/** Forks an instance. A running one can be flushed first, so that the fork has all its files. */
+/**
+ * The dialog that forks an instance. It says what the fork will lack, and can flush a running VM first, so that the
+ * fork has all its files.
+ */
 import type { Generation, Instance, VmState } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { bytes } from '../format.ts';

@@ -1,4 +1,7 @@
-/** A timeline of the disk's generations, newest first. Each can be restored or forked. */
+/**
+ * The Generations tab of an instance: a timeline of its disk's generations, newest first. Each can be restored, forked,
+ * named or pinned.
+ */
 import { useEffect, useState } from 'preact/hooks';
 import type { Generation, Instance } from '../../../client/src/berth.ts';
 import { durationText } from '../../../client/src/words.ts';

@@ -1,4 +1,7 @@
-/** The form of an instance's settings, for new and existing instances. */
+/**
+ * The fields of an instance's settings, and the functions that read them. The dialog that creates an instance and the
+ * Settings tab share them.
+ */
 import type { Instance } from '../../../client/src/berth.ts';
 import { DURATION_EXAMPLES, durationText, readDuration } from '../../../client/src/words.ts';
 import { Checkbox, Field, Select } from '../ui/field.tsx';

@@ -1,4 +1,4 @@
-/** One instance: its state, its actions, and its parts as tabs. */
+/** The page of one instance: its state, its actions, the receipt of its last flush, and a tab for each part. */
 import { useEffect, useRef, useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { mebibytes, plural } from '../format.ts';

@@ -1,4 +1,7 @@
-/** Changes or deletes an instance. */
+/**
+ * The Settings tab of an instance: changes its settings and size, and deletes it. Other CPUs or memory need a stopped
+ * VM, so a dialog asks before it stops the VM.
+ */
 import { useState } from 'preact/hooks';
 import type { ChangeInstanceRequest, Instance } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';

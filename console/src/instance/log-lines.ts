@@ -1,4 +1,7 @@
-/** The lines of a console log with their times, as text that a page can show, and those that match a search. Pure. */
+/**
+ * Parses a console log into lines with times, removes terminal control sequences, and marks the matches of a search.
+ * Pure.
+ */
 
 export interface LogLine {
   /** RFC 3339; null: not known. */

@@ -1,4 +1,7 @@
-/** What the charts of an instance show: the quantities, and their points from the history and from the running VM. Pure. */
+/**
+ * Defines the quantities that an instance's charts show, and computes each chart's points from the metric history and
+ * from the samples of the running VM. Pure.
+ */
 import type {
   Instance,
   MetricHistory,

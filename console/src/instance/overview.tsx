@@ -1,4 +1,6 @@
-/** How to connect, what is saved, and the VM's usage. */
+/**
+ * The Overview tab of an instance: the SSH command, how much of the disk is saved, settings, and the charts of its use.
+ */
 import type { ComponentChildren } from 'preact';
 import type { Instance, VmState } from '../../../client/src/berth.ts';
 import { durationText } from '../../../client/src/words.ts';

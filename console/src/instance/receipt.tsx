@@ -1,4 +1,4 @@
-/** The receipt of a flush. */
+/** Shows the receipt of a flush. The user can name or pin the generation that the flush saved. */
 import type { Instance } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
 import { bytes, exactly } from '../format.ts';

@@ -1,4 +1,7 @@
-/** The secrets of an instance: its VM uses them, and they cannot be read. */
+/**
+ * The Secrets tab of an instance: lists, sets, replaces and deletes its secrets. The VM can use a secret, but nobody
+ * can read its value.
+ */
 import { useState } from 'preact/hooks';
 import type { Instance, Secret } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';

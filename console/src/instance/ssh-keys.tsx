@@ -1,4 +1,7 @@
-/** The SSH keys of an instance: those that it accepts, and the choice of them for a new one. */
+/**
+ * The Keys tab of an instance: the SSH keys that it accepts. These are all keys of its creator's account, or a fixed
+ * choice. The dialog that creates an instance uses the same fields (`KeyChoice`).
+ */
 import { useEffect, useState } from 'preact/hooks';
 import type { Instance, KeySet } from '../../../client/src/berth.ts';
 import type { KeySetKey } from '../../../client/src/generated.ts';

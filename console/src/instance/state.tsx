@@ -1,4 +1,7 @@
-/** The state of an instance in words: its VM, its labels, how much of its disk is saved, and how consistent a generation is. */
+/**
+ * Words and badges for an instance: the state of its VM, its labels, how much of its disk is saved, and how consistent
+ * the file systems of a generation are.
+ */
 
 import { Fragment } from 'preact';
 import type { Generation, Instance } from '../../../client/src/berth.ts';

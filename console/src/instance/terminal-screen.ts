@@ -1,8 +1,9 @@
 /**
- * xterm.js on a WebSocket. Loaded only when a console is opened.
+ * Connects an xterm.js terminal to a WebSocket. This module is loaded only when a console is opened.
  *
- * xterm.js writes its rules into `<style>` elements, which the page's content security policy forbids. During its set-up,
- * `createElement` returns elements whose text becomes a constructed style sheet (CSSOM, section 6.2.1), which the policy allows.
+ * xterm.js writes its rules into `<style>` elements, which the page's content security policy forbids. So
+ * `createElement` is replaced while xterm.js sets itself up: the text of a style element becomes a constructed style
+ * sheet (CSSOM, section 6.2.1), which the policy allows.
  */
 import { FitAddon } from '@xterm/addon-fit';
 import { Terminal } from '@xterm/xterm';

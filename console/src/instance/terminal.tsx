@@ -1,4 +1,7 @@
-/** The serial console as a terminal in the page. It opens only on request, because each opening is in the audit log. */
+/**
+ * The Terminal tab of an instance: its serial console. The console opens only on request, because the audit log records
+ * each opening.
+ */
 import { useEffect, useRef, useState } from 'preact/hooks';
 import type { Instance } from '../../../client/src/berth.ts';
 import { call, sayError } from '../api.ts';

@@ -1,9 +1,9 @@
 /**
- * Whether the server answers. Each request reports its outcome here. After one without an answer, and after some seconds
- * without any, /healthz is asked. If that has no answer either, the connection is lost, and it is asked until it answers. Then
- * the console reads again what it shows.
+ * Detects whether the server answers. Every request reports its outcome here. When a request got no answer, or when no
+ * answer has come for some seconds, this module requests /healthz. If that fails too, the connection is lost, and
+ * /healthz is requested until the server answers. Then the pages read their data again (`onReconnect`).
  *
- *   connected ── no answer to a request, or silence; none to /healthz either ──▶ lost ── an answer ──▶ connected
+ *   connected ── no answer to a request, or silence; /healthz fails too ──▶ lost ── an answer ──▶ connected
  */
 import { signal } from '@preact/signals';
 

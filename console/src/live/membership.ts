@@ -1,4 +1,7 @@
-/** The current organisation, the user's others, and the user's role in it. */
+/**
+ * Holds the current organisation, the user's other organisations, and the user's role in the current one. The role here
+ * only hides actions that the server would refuse: the server decides.
+ */
 import { signal } from '@preact/signals';
 import type { Org } from '../../../client/src/berth.ts';
 import type { Member } from '../../../client/src/generated.ts';

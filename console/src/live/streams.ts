@@ -1,6 +1,10 @@
 /**
- * Events and notifications, live. A browser allows few connections to a host, and each stream holds one. So among all tabs of
- * an organisation only the tab that holds the lock reads the streams, and broadcasts the messages to the others.
+ * Receives the server's streams of events and notifications, and passes each message to the listeners in all tabs. Also
+ * keeps the number of unread notifications.
+ *
+ * A browser allows few connections to a host, and each stream holds one. So among a user's tabs of an organisation,
+ * only the tab that holds a Web Lock reads the streams; it broadcasts the messages to the other tabs. When messages may
+ * have been missed, the listeners get `reset` and read their data again.
  */
 
 import { signal } from '@preact/signals';

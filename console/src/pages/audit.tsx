@@ -1,4 +1,4 @@
-/** The audit log. */
+/** The page of the organisation's audit log, for owners and admins, with filters by action, actor and time. */
 import { useState } from 'preact/hooks';
 import { AUDIT_ACTIONS, auditDetails } from '../../../client/src/audit-words.ts';
 import type { AuditEntry } from '../../../client/src/berth.ts';

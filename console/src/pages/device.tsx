@@ -1,6 +1,7 @@
 /**
- * Answers a program that asks for a login. The program prints the link to this page, with the code (`?code=`), which stays in the
- * address over a login, also at the OpenID provider.
+ * The page where a user confirms or refuses the login of a program, such as the command line. The program prints a link
+ * to this page with a code (`?code=`). The code stays in the address while the user logs in, also at the OpenID
+ * provider.
  */
 import { useState } from 'preact/hooks';
 import type { DeviceLogin } from '../../../client/src/generated.ts';

@@ -1,4 +1,7 @@
-/** The login: by password, then a second factor if the account has one; by a passkey alone; or at the OpenID provider. */
+/**
+ * The login page. A user logs in by password, then with a second factor if the account has one; by a passkey alone; or
+ * at the OpenID provider.
+ */
 import { useState } from 'preact/hooks';
 import { BerthError } from '../../../client/src/berth.ts';
 import type { LoginByPasskeyRequest, LoginRequest } from '../../../client/src/generated.ts';

@@ -1,4 +1,4 @@
-/** The pages that links in mails open: an invitation, the confirmation of an address, a new password. */
+/** The pages that links in mails open: they accept an invitation, confirm an address, or set a new password. */
 
 import { useState } from 'preact/hooks';
 import { EmailField, NewPasswordField, TokenField } from '../account/credentials.tsx';
@@ -32,11 +32,11 @@ export function InvitationPage() {
   );
 }
 
-/**
- * The token of an invitation's link, kept in memory over a login: it is a secret. On the way to the OpenID provider this page
- * ends; then the tab's own storage has the token until the browser is back.
- */
 const CARRIED = 'berth-invitation';
+/**
+ * The token of an invitation's link, kept in memory during a login, because it is a secret. On the way to the OpenID
+ * provider this page ends; then the tab's own storage has the token until the browser is back.
+ */
 let kept = takeCarried();
 
 function takeCarried(): string {

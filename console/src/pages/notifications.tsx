@@ -1,4 +1,4 @@
-/** The user's notifications, live, and the choice of those that are mailed too. */
+/** The page of the user's notifications, kept current, and the form that chooses which kinds are also mailed. */
 import { useState } from 'preact/hooks';
 import type { Notification } from '../../../client/src/berth.ts';
 import type { NotificationKind, NotificationPreferences } from '../../../client/src/generated.ts';

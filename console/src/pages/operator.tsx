@@ -1,6 +1,6 @@
 /**
- * The whole installation, for those who operate it: findings, hosts, image versions, organisations, storage and mail. It changes
- * nothing: changes are commands on the server.
+ * The page for operators of the installation: findings, hosts, image versions, organisations, storage and mail. The
+ * page changes nothing: operators make changes by commands on the server.
  */
 
 import type {

@@ -1,4 +1,4 @@
-/** The organisation: its name, members, invitations and quotas. */
+/** The page of the organisation: its name, members with their roles, invitations, and its use of quotas. */
 import { useState } from 'preact/hooks';
 import type { Invitation, ListedInvitation, Member } from '../../../client/src/generated.ts';
 import { localLinkWarning } from '../../../client/src/words.ts';

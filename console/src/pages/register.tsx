@@ -1,4 +1,4 @@
-/** Creates an account: with an invitation, or without one where sign-ups are open. */
+/** The page that creates an account: with an invitation, or without one where sign-ups are open. */
 import { useState } from 'preact/hooks';
 import { NewPasswordField } from '../account/credentials.tsx';
 import { navigate, takeTokenOfLink, tokenIn } from '../router.ts';

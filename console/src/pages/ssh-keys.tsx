@@ -1,4 +1,4 @@
-/** The SSH keys of the account. */
+/** The page that lists, adds and revokes the SSH keys of the user's account. */
 import { useState } from 'preact/hooks';
 import { call } from '../api.ts';
 import { orgs } from '../live/membership.ts';

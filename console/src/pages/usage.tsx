@@ -1,4 +1,7 @@
-/** What the organisation's instances used: all of them over time as charts, and each of them in a table. */
+/**
+ * The page of the organisation's usage: charts of all instances together over a chosen range, and a table with the sum
+ * of each instance.
+ */
 import { signal } from '@preact/signals';
 import { useState } from 'preact/hooks';
 import type { Usage } from '../../../client/src/berth.ts';

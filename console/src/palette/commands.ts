@@ -1,4 +1,7 @@
-/** What the palette offers: actions and tabs of the current instance, the pages, all instances and their actions, settings. */
+/**
+ * Builds the commands that the command palette offers: actions and tabs of the current instance, pages, other instances
+ * and their actions, and settings.
+ */
 import type { Instance } from '../../../client/src/berth.ts';
 import { actionsOf, factsOf, runAction, type VmAction, whyFixed } from '../instance/actions.tsx';
 import { is_creating } from '../instance/create-dialog.tsx';

@@ -1,4 +1,7 @@
-/** Finds commands by what a user types: each word must begin a word of the command, or at least occur in its name. */
+/**
+ * Finds the palette's commands by the words that a user types. Each typed word must begin a word of the command, or at
+ * least occur in its name.
+ */
 
 export interface Findable {
   readonly name: string;

@@ -1,4 +1,7 @@
-/** The command palette, its key, and the buttons that open it: a combobox with a list box (WAI-ARIA Authoring Practices), in a modal dialog. */
+/**
+ * The command palette, its keyboard shortcut, and the buttons that open it. It is a combobox with a list box (WAI-ARIA
+ * Authoring Practices) in a modal dialog.
+ */
 import { signal } from '@preact/signals';
 import { useEffect, useId, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { plural } from '../format.ts';
@@ -27,7 +30,7 @@ function isTaken(target: EventTarget | null): boolean {
   return in_terminal || document.querySelector('dialog[open]') !== null;
 }
 
-/** Whether the command palette is open; its key, and the buttons that open it too. */
+/** Listens for the shortcut, and shows the palette while it is open. */
 export function PaletteHost() {
   // Before the next frame: the key works as soon as the page is seen.
   useLayoutEffect(() => {
@@ -80,7 +83,6 @@ interface Props {
   readonly onClose: () => void;
 }
 
-/** The command palette: a combobox with a list box (WAI-ARIA Authoring Practices), in a modal dialog. */
 function Palette({ onClose }: Props) {
   const dialog = useRef<HTMLDialogElement>(null);
   const id = useId();

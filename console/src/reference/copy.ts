@@ -1,4 +1,4 @@
-/** Shows the copy buttons of a page that the server made, and lets them copy the code beside them. */
+/** Shows the copy buttons of a server-rendered page. Each button copies the code beside it. */
 
 const TOLD_MS = 2_000;
 

@@ -1,6 +1,7 @@
 /**
- * The script of `/docs/api`, whose page the server makes: it adds the search and the copy buttons, and takes over the console's
- * theme. Without it the page has all of its text and links.
+ * The script of the API reference at `/docs/api`, which the server renders. It adds the search and the copy buttons,
+ * and applies the theme that the user chose in the console. Without this script the page still has all of its text and
+ * links.
  */
 import '../styles/tokens.css';
 import '../styles/base.css';

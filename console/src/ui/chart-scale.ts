@@ -1,4 +1,7 @@
-/** Where the parts of a chart over time stand: ticks with their labels, gaps, the point that is meant. Pure. */
+/**
+ * Computes the scale of a chart over time: ticks with their labels, the gaps in the line, and the point that is nearest
+ * to a time. Pure.
+ */
 import { gibHoursText, hoursText } from '../../../client/src/usage.ts';
 import { bytes } from '../format.ts';
 

@@ -1,6 +1,7 @@
 /**
- * A line chart over time in SVG, of one quantity: the mean as a line, minimum and maximum as a band. The pointer, a finger or the
- * arrow keys choose a point, for this chart and those beside it; its value is told in the caption and to screen readers.
+ * A line chart over time in SVG. It shows one quantity: the mean as a line, minimum and maximum as a band. The pointer,
+ * a finger or the arrow keys choose a time, which charts side by side share. The caption shows the value at that time,
+ * also for screen readers. `ValueTable` shows the same values as a table.
  */
 
 import type { RefObject } from 'preact';

@@ -1,4 +1,7 @@
-/** A modal dialog: the browser's own, which keeps the keyboard inside. Escape closes it, and the focus goes back. */
+/**
+ * Modal dialogs. They use the browser's `<dialog>`, which keeps the keyboard focus inside. When a dialog closes, the
+ * focus returns to the element that opened it.
+ */
 import type { ComponentChildren } from 'preact';
 import { useId, useLayoutEffect, useRef } from 'preact/hooks';
 import { Button, Copyable } from './button.tsx';

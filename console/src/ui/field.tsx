@@ -1,4 +1,4 @@
-/** An input with label, hint and error, connected for screen readers. */
+/** Form fields with label, hint and error, connected for screen readers. */
 import { type ComponentChildren, createContext, type JSX } from 'preact';
 import { useContext, useEffect, useId, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { type Issues, NO_ISSUES } from './validity.ts';

@@ -1,4 +1,7 @@
-/** A form on a page or in a dialog. `work` gets its values. Errors of fields stand at the fields, others above the button. */
+/**
+ * Forms on pages and in dialogs, and the dialog that asks before an irreversible action. A form passes its values to
+ * `work`. It shows an error of a field at that field, and other errors above the button.
+ */
 import type { ComponentChildren, RefObject } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { useAction } from '../use-action.ts';

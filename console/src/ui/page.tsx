@@ -1,4 +1,7 @@
-/** What each page is made of: its head, its sections, what waits for an answer, errors; and the page before a login. */
+/**
+ * The parts that pages are made of: heading, sections, empty lists, placeholders while data loads, and errors. Also the
+ * page before a login (`Gate`).
+ */
 import type { ComponentChildren } from 'preact';
 import { useEffect } from 'preact/hooks';
 import { lost_since_ms } from '../live/connection.ts';

@@ -1,6 +1,6 @@
 /**
- * Asks for the password again when a call needs it; then the call continues. Who logs in at the OpenID provider goes there, and
- * repeats the action afterwards.
+ * The dialog that asks for the user's password again when a call needs it; then the call continues. A user without a
+ * password logs in at the OpenID provider again instead, and then repeats the action.
  */
 import { berth } from '../api.ts';
 import { confirmAtProvider } from '../oidc.ts';

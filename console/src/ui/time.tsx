@@ -1,6 +1,6 @@
 /**
- * A time relative to now, kept current. Pressed, tapped or clicked, it shows all times of the page exactly, or all relative
- * again. The exact time is also its tooltip.
+ * Shows a time relative to now, kept current, with the exact time as tooltip. A click on any time shows all times of
+ * the page exactly, or all relative again.
  */
 import { signal } from '@preact/signals';
 import { ago, exactly } from '../format.ts';

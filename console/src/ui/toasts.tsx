@@ -1,4 +1,6 @@
-/** Short messages at the page's edge. Screen readers announce each once. They disappear after some time. */
+/**
+ * Toasts: short messages at the page's edge that disappear after some seconds. Screen readers announce each toast once.
+ */
 import { signal } from '@preact/signals';
 import { Icon, type IconName } from './icon.tsx';
 

@@ -1,4 +1,7 @@
-/** What is wrong with a form's fields, in the console's words. The browser checks them; its own texts are not shown. */
+/**
+ * Finds the fields of a form that are wrong, and words what is wrong: for the browser's own validation before the form
+ * is sent, and for errors of the API afterwards. The console's words replace those of the browser where it has any.
+ */
 import { BerthError } from '../../../client/src/berth.ts';
 import { sayError } from '../api.ts';
 

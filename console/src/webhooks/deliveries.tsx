@@ -1,4 +1,6 @@
-/** The deliveries of a webhook, and each with its attempts and messages. */
+/**
+ * The list of a webhook's deliveries, and the dialog that shows a delivery's request and attempts, and sends it again.
+ */
 import { useEffect, useState } from 'preact/hooks';
 import type { Webhook, WebhookDelivery, WebhookDeliveryDetail } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';

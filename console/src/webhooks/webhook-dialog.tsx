@@ -1,4 +1,7 @@
-/** Creates or changes a webhook; its status in words, and the types of events that it can get. */
+/**
+ * The dialog that creates or changes a webhook. Also exports a webhook's status in words, and the event types that a
+ * webhook can subscribe to.
+ */
 import { useState } from 'preact/hooks';
 import type { CreateWebhookRequest, EventType, Webhook } from '../../../client/src/berth.ts';
 import { Field, GroupIssue } from '../ui/field.tsx';

@@ -1,4 +1,4 @@
-/** One webhook: its settings and its deliveries. */
+/** The page of one webhook: changes, pings, replays and deletes it, replaces its secret, and lists its deliveries. */
 import { useState } from 'preact/hooks';
 import type { Webhook } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';

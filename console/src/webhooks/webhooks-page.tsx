@@ -1,4 +1,4 @@
-/** The organisation's webhooks. */
+/** The page that lists the organisation's webhooks, and creates one. */
 import { useState } from 'preact/hooks';
 import type { CreateWebhookResponse } from '../../../client/src/generated.ts';
 import { call } from '../api.ts';
