@@ -1,4 +1,7 @@
-/** The audit log for people: the actions to filter by, and what an entry says beside its action and target. */
+/**
+ * Words for people about the audit log: lists the actions that a filter can choose, and formats the details of an entry
+ * that its action and target do not show.
+ */
 
 import { durationText, programName } from './words.ts';
 

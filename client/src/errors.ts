@@ -1,4 +1,4 @@
-/** The failures of a call. A program reads `code`; `message` is for people. */
+/** Defines the errors that the client throws. A program reads `code`; `message` is for people. */
 import type { ErrorBody, Vm } from './generated.ts';
 
 export type ErrorCode = ErrorBody['error']['code'];

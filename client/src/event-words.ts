@@ -1,4 +1,7 @@
-/** Events as sentences for people: who did what, to which instance, and the generation that it made. */
+/**
+ * Words for people about events: formats an event as a sentence that says who did what to which instance, and which
+ * generation that made.
+ */
 import type { Event, EventType } from './generated.ts';
 
 /** Who acts. @param name as the API tells it beside the id */

@@ -1,6 +1,6 @@
 /**
- * Commands in a guest. An exec runs on when its reader disconnects, so reading its output resumes at the byte that was reached.
- * Output comes as server-sent events and input goes in requests, which needs nothing but `fetch`.
+ * Runs commands in a guest, as execs. An exec continues when its reader disconnects, so `ExecHandle` resumes reading at
+ * the byte that it has reached. Output comes as server-sent events, and input goes in requests: both need only `fetch`.
  */
 import { BerthConnectionError, BerthError, OutputLostError } from './errors.ts';
 import type { CreateExecRequest, Exec, SignalExecRequest } from './generated.ts';

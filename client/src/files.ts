@@ -1,5 +1,6 @@
 /**
- * Files of the guest of a running VM. A path is text, or bytes where its names are not UTF-8; the API has it percent-encoded.
+ * Reads, writes and lists files of the guest of a running VM. A path is text, or bytes if it is not UTF-8; `encodePath`
+ * percent-encodes it for the API.
  *
  *   const files = berth.files(instance.id);
  *   await files.write('/srv/app.conf', 'port = 80\n', { mode: '0640' });

@@ -1,6 +1,7 @@
 /**
- * Server-sent events over fetch (HTML Living Standard, section 9.2). A stream resumes by itself after its last event
- * when the connection breaks; it ends with an error when the credential does, and when its signal says so.
+ * Reads server-sent events with fetch (HTML Living Standard, section 9.2). When the connection breaks, a stream
+ * reconnects and resumes after the last event that it received. It ends with an error when its credential is no longer
+ * valid, and when its signal aborts.
  */
 import { BerthConnectionError, BerthError, type ErrorCode } from './errors.ts';
 import { backoffMs, type CallOptions, type Input, type Transport, wait } from './transport.ts';

@@ -1,6 +1,7 @@
 /**
- * One request and its retries. Only requests that are safe to repeat are retried: idempotent methods, and POSTs with an
- * Idempotency-Key, which every POST gets whose route accepts one. Waits grow with full jitter; Retry-After overrides them.
+ * Sends a request, and retries it if it is safe to repeat: a GET, PUT or DELETE without a raw body, or a request with
+ * an Idempotency-Key. Every operation that accepts such a key gets one. Waits grow exponentially with full jitter; a
+ * Retry-After of the server is added. Also fetches the pages of lists.
  */
 import { BerthConnectionError, BerthError, type ErrorCode } from './errors.ts';
 import { type ErrorBody, OPERATIONS, type Operations } from './generated.ts';

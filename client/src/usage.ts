@@ -1,4 +1,4 @@
-/** What instances used: sums, and amounts for people. The command line and the console show the same. */
+/** Sums what instances used, and formats the amounts for people. The command line and the console share it. */
 import type { Usage } from './generated.ts';
 
 /** One entry for each instance, from its first period on; the longest running first. */

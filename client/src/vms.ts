@@ -1,4 +1,6 @@
-/** Waits for a VM's state, and handles for VMs. */
+/**
+ * The handle of an instance's VM: starts, stops and flushes it, runs commands in it, and waits until it has a state.
+ */
 import { BerthError, VmWaitError } from './errors.ts';
 import {
   type Command,

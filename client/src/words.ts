@@ -1,17 +1,16 @@
 /**
- * Words for people that the command line and the console share: durations, programs, links that lead to the wrong machine, roles
- * as scopes.
+ * Words for people that the command line and the console share: durations, names of programs, a warning about links
+ * that lead to the wrong machine, and a role's rights as a scope.
  */
 import type { Member } from './generated.ts';
 
-/** Durations as people type them: `30s`, `10m`, `24h`, `7d`. Each has a unit; only 0 needs none. For the command line and the console. */
 const SECONDS = { s: 1, m: 60, h: 3_600, d: 86_400 } as const;
 type Unit = keyof typeof SECONDS;
 
 /** For help, and for errors. */
 export const DURATION_EXAMPLES = '30s, 10m, 24h or 7d';
 
-/** In seconds; null: not a duration. */
+/** A duration as people type it (`30s`, `10m`, `24h`, `7d`) in seconds; null: not a duration. Only 0 needs no unit. */
 export function readDuration(text: string): number | null {
   if (text === '0') return 0;
   const [, number, unit] = /^(\d{1,9})([smhd])$/.exec(text) ?? [];
@@ -27,8 +26,10 @@ export function durationText(seconds: number): string {
 
 const LOCAL = /^(localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|\[::1?\])$/;
 
-/** Why others cannot open the link, and what to do; undefined: they can, as far as it shows. */
-/** Links that lead to the machine that opens them. A server makes such links while its BERTH_PUBLIC_URL is not set. */
+/**
+ * Why others cannot open a link, and what to do; undefined: they can, as far as the link shows. While BERTH_PUBLIC_URL
+ * is not set, a server makes links that lead to the machine of whoever opens them.
+ */
 export function localLinkWarning(link: string): string | undefined {
   if (!URL.canParse(link)) return undefined;
   const { hostname, origin } = new URL(link);
@@ -36,7 +37,7 @@ export function localLinkWarning(link: string): string | undefined {
   return `This link opens only on the server itself, because it starts with ${origin}. Set BERTH_PUBLIC_URL on the server to an address that others reach, and make a new link.`;
 }
 
-/** A short name for a user agent. Most browsers also name others, so the order matters. */
+/** Most browsers also name others in their user agent, so the order matters. */
 const PROGRAMS = [
   [/^berth-cli\b/, 'berth command line'],
   [/^curl\//, 'curl'],
@@ -61,7 +62,7 @@ function firstOf(names: readonly (readonly [RegExp, string])[], text: string): s
   return names.find(([pattern]) => pattern.test(text))?.[1];
 }
 
-/** `Firefox on Linux`; the beginning of the text if the program is not known. */
+/** A short name for a user agent: `Firefox on Linux`; the beginning of the text if the program is not known. */
 export function programName(user_agent: string): string {
   const program = firstOf(PROGRAMS, user_agent);
   if (program === undefined) return user_agent.slice(0, MAX_LENGTH).toWellFormed() || 'unknown program';

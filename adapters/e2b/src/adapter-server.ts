@@ -1,9 +1,10 @@
 /**
- * The HTTP server of the adapter. By the request's host and path it is:
+ * The HTTP server of the E2B adapter. The request's host and path decide which part of the adapter answers, and which
+ * credential the caller needs:
  *
- *   PORT-SANDBOX.domain, except port 49983        a port of the guest
- *   /process.Process/…, /filesystem.Filesystem/…, /files, /health      the sandbox (E2B's envd), with its access token
- *   /sandboxes…, /v2/sandboxes…                    the control API, with the API key
+ *   PORT-SANDBOX.domain, except port 49983                            a port of the guest; no credential
+ *   /process.Process/…, /filesystem.Filesystem/…, /files, /health     envd, E2B's agent in a sandbox; its access token
+ *   /sandboxes…, /v2/sandboxes…                                       E2B's control API; an API key of Berth
  */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import { Berth } from '../../../client/src/berth.ts';

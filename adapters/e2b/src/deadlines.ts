@@ -1,7 +1,9 @@
 /**
- * Ends sandboxes whose time is over, with the adapter's own API key. A sandbox's end is in its labels and nowhere else: all are read
- * at the start and once a minute, and a timer only says when to look at one again. So an end comes also after a restart, and after
- * the key that made the sandbox was revoked.
+ * Kills or pauses sandboxes whose time is over, with the adapter's own API key. So a sandbox ends also after the key
+ * that made it was revoked.
+ *
+ * The end of a sandbox is stored only in the labels of its instance. All sandboxes are read at the start and once a
+ * minute, so an end survives a restart of the adapter. A timer only decides when a sandbox is read again.
  */
 import { type Berth, BerthError, type Instance } from '../../../client/src/berth.ts';
 import { Failure } from './failures.ts';

@@ -1,6 +1,9 @@
 /**
- * E2B's files of a sandbox. `/files`: a file's content, streamed; several files of one request come through memory.
- * `filesystem.Filesystem`: lists and changes.
+ * Implements E2B's two ways to a sandbox's files with Berth's API.
+ *
+ * - `/files` reads and writes contents, as streams. A request with a form, which may have several files, is held in
+ *   memory.
+ * - The service `filesystem.Filesystem` lists, makes, moves and removes files, by commands in the guest.
  */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { posix } from 'node:path';

@@ -1,6 +1,8 @@
 /**
- * `PORT-SANDBOX.domain`, as `getHost()` says it: each request gets a connection to that port of the guest, through Berth's port
- * forwarding. As in E2B, everybody who knows the name has access.
+ * Passes HTTP requests to ports of a guest, through Berth's port forwarding. The host name of a request names port and
+ * sandbox, as E2B's `getHost()` returns it: `PORT-SANDBOX.domain`. As in E2B, everybody who knows the name has access.
+ *
+ * Each request gets a connection to the guest of its own. The guest gets no credential of Berth or E2B.
  */
 import {
   type ClientRequest,
@@ -26,10 +28,10 @@ const WITHHELD = [
 const BERTHS_TOKEN = /\bberth_[a-z]+_[0-9A-Za-z]{20}/;
 const BERTHS_COOKIE = /^[\s=]*(?:__Host-|__Secure-)?berth[-_]/i;
 
-/** Names and values by turns. `connection`: what becomes of the connection. */
 /**
- * The header fields of a request that reach a guest's port. A guest is whoever controls it, so it gets no credential of Berth or E2B;
- * all other fields are the caller's and the guest's own. Pure.
+ * The header fields of a request that reach a guest's port: names and values in turn. A guest may be under anybody's
+ * control, so credentials of Berth and E2B are left out. The caller's other fields reach the guest. Pure.
+ * @param connection the value of the field Connection
  */
 export function fieldsForGuest(raw: readonly string[], connection: 'close' | 'upgrade'): string[] {
   const fields: string[] = [];

@@ -1,5 +1,8 @@
 #!/usr/bin/env node
-/** `berth-e2b` (docs/e2b.md): reads the settings, listens, and ends at SIGINT or SIGTERM. */
+/**
+ * The program `berth-e2b` (docs/e2b.md): reads the settings, starts the adapter's server, and ends at SIGINT or
+ * SIGTERM.
+ */
 import type { AddressInfo } from 'node:net';
 import { parseArgs } from 'node:util';
 import { reportThrows } from '../../../src/shared/contain.ts';

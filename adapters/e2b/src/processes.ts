@@ -1,4 +1,4 @@
-/** E2B's service `process.Process`: commands and terminals, which are execs. */
+/** Implements E2B's service `process.Process`: its commands and terminals are execs of Berth. */
 import { createHash } from 'node:crypto';
 import { BerthError, type ExecHandle, type VmHandle } from '../../../client/src/berth.ts';
 import { Failure } from './failures.ts';

@@ -1,6 +1,10 @@
 /**
- * The bodies of requests, held in memory within bounds (each, for each caller, and in all), and the answers of the Connect
- * protocol.
+ * Reads the bodies of requests into memory, within three limits: for a body, for all of one caller, and for all
+ * callers. Also sends the answers of the Connect protocol with JSON, which the package `e2b` speaks to a sandbox:
+ *
+ * - The body of a unary call and its answer are JSON.
+ * - The answer to a stream consists of envelopes: a byte of flags, four bytes of length, and JSON. The last one has
+ *   flag 2.
  */
 import { once } from 'node:events';
 import type { IncomingMessage, ServerResponse } from 'node:http';
@@ -63,10 +67,6 @@ function tooLarge(max_bytes: number): Failure {
 const HEAD_BYTES = 5;
 const END_OF_STREAM = 2;
 
-/**
- * The server's side of the Connect protocol with JSON, which the package `e2b` speaks to a sandbox: a unary call is a POST of
- * JSON; a stream answers envelopes of a flag byte, four bytes of length and JSON, and the last one has the flag 2.
- */
 export function sendJson(response: ServerResponse, status: number, body: unknown): void {
   response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
 }

@@ -1,4 +1,7 @@
-/** E2B's control API: a sandbox is created, found, paused, resumed and killed. Each call acts with the caller's API key. */
+/**
+ * Implements E2B's control API, which creates, finds, pauses, resumes and kills sandboxes. Each call uses the API key
+ * of its caller.
+ */
 import { randomBytes } from 'node:crypto';
 import { type Berth, BerthError, type Instance } from '../../../client/src/berth.ts';
 import type { Deadlines } from './deadlines.ts';

@@ -1,4 +1,4 @@
-"""The text of HTTP/1.1 requests and answers, and of server-sent events. Reads and writes no connection."""
+"""Formats HTTP/1.1 requests, and parses answers and server-sent events. This module reads and writes no connection."""
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-"""Which failed attempts are repeated, and after how long. Waits grow with full jitter; Retry-After comes on top."""
+"""Decides which failed attempts are repeated, and after how long. Waits grow with full jitter; Retry-After is added."""
 from __future__ import annotations
 
 import random

@@ -1,4 +1,4 @@
-"""Small types that both shapes share."""
+"""Small types and functions that the asynchronous and the blocking client share: commands and their results."""
 from __future__ import annotations
 
 import re

@@ -1,4 +1,4 @@
-"""The failures of a call. A program reads `code`; the message is for people."""
+"""Defines the errors that the client raises. A program reads `code`; the message is for people."""
 from __future__ import annotations
 
 from typing import Any, Dict, List, Optional

@@ -1,5 +1,5 @@
 # Written by `npm run openapi`; do not change by hand.
-"""The client: any operation by its name, lists, streams, and shortcuts for common operations."""
+"""The client: calls any operation by its name, reads lists and streams, and has shortcuts for common operations."""
 from __future__ import annotations
 
 import os

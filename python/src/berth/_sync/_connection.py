@@ -1,7 +1,7 @@
 # Written by `npm run openapi`; do not change by hand.
 """
-One request and its answer over a connection of their own. Nothing is kept between two requests, so that a client works from any
-thread and event loop, needs no end, and meets no connection that the server is closing.
+Sends one request over a new connection, and reads the answer. No connection is kept for another request. So a client
+works from any thread and event loop, need not be closed, and never uses a connection that the server is closing.
 """
 from __future__ import annotations
 

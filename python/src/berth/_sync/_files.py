@@ -1,5 +1,5 @@
 # Written by `npm run openapi`; do not change by hand.
-"""Files in a guest, as root. They need a running VM."""
+"""Reads and writes files in a guest, as root. The VM must run."""
 from __future__ import annotations
 
 from typing import Iterable, Iterator, BinaryIO, Dict, Optional, Union, cast

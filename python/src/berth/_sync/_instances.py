@@ -1,5 +1,5 @@
 # Written by `npm run openapi`; do not change by hand.
-"""Shortcuts for instances."""
+"""Shortcuts for the operations on instances."""
 from __future__ import annotations
 
 import re

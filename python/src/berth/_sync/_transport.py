@@ -1,7 +1,7 @@
 # Written by `npm run openapi`; do not change by hand.
 """
-One request and its retries. Only requests that are safe to repeat are repeated: idempotent methods, and POSTs with an
-Idempotency-Key, which every POST gets whose route accepts one.
+Sends a request, and repeats it if that is safe: idempotent methods, and requests with an Idempotency-Key. Every
+operation that accepts such a key gets one.
 """
 from __future__ import annotations
 

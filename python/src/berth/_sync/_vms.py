@@ -1,5 +1,5 @@
 # Written by `npm run openapi`; do not change by hand.
-"""Waits for a VM's state, and handles for VMs."""
+"""The handle of an instance's VM, and waits until a VM has a state."""
 from __future__ import annotations
 
 import math

@@ -1,4 +1,4 @@
-"""The client: any operation by its name, lists, streams, and shortcuts for common operations."""
+"""The client: calls any operation by its name, reads lists and streams, and has shortcuts for common operations."""
 from __future__ import annotations
 
 import os

@@ -1,5 +1,6 @@
 """
-Commands in a guest. An exec runs on when its reader disconnects, so reading its output resumes at the byte that was reached.
+Runs commands in a guest, as execs. An exec continues when its reader disconnects, so `ExecHandle` resumes reading at
+the byte that it has reached.
 """
 from __future__ import annotations
 

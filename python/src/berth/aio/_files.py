@@ -1,4 +1,4 @@
-"""Files in a guest, as root. They need a running VM."""
+"""Reads and writes files in a guest, as root. The VM must run."""
 from __future__ import annotations
 
 from typing import AsyncIterable, AsyncIterator, BinaryIO, Dict, Optional, Union, cast

@@ -1,4 +1,4 @@
-"""An instance and its client in one value, for programs that use one machine."""
+"""`Instance`: an instance together with its client, for programs that use one machine."""
 from __future__ import annotations
 
 from types import TracebackType

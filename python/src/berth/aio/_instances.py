@@ -1,4 +1,4 @@
-"""Shortcuts for instances."""
+"""Shortcuts for the operations on instances."""
 from __future__ import annotations
 
 import re

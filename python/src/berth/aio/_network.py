@@ -1,6 +1,6 @@
 """
-The network of the asynchronous shape: one connection, its timeouts, and time. `_sync/_network.py` has the same names for the
-blocking shape.
+The network of the asynchronous client: one connection, its timeouts, and sleep. `_sync/_network.py` defines the same
+names for the blocking client.
 """
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """
-Server-sent events. A stream resumes by itself after its last event when the connection breaks; it ends with an error when the
-credential does.
+Reads server-sent events. When the connection breaks, a stream reconnects and resumes after the last event that it
+received. It ends with an error when its credential is no longer valid.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waits for a VM's state, and handles for VMs."""
+"""The handle of an instance's VM, and waits until a VM has a state."""
 from __future__ import annotations
 
 import math
