@@ -1,4 +1,4 @@
-/** What each figure should reach. `bench/README.md` shows it beside the last result. */
+/** Lists the aim of each figure of the benchmarks. `bench/README.md` shows the aim beside the last result. */
 import type { Figure } from './figure.ts';
 
 export interface Aim {

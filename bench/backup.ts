@@ -1,7 +1,8 @@
 /**
- * The cost of a flush on the host, without a guest. QEMU's backup job reads the dirty bitmap and writes into our sink, which
- * stores durable segments in a folder. Compared with the same job into a qcow2 file, and with `qemu-img convert -c` of the same
- * data. Also measured: our process's CPU time, and a flush of 16 MiB on disks of 1, 16 and 256 GiB, which must cost the same.
+ * Measures a flush on the host, without a guest: QEMU's backup job reads the dirty bitmap and writes into our sink,
+ * which stores durable segments in a folder. Compared with the same job into a qcow2 file, and with `qemu-img convert
+ * -c` of the same data. Also measured: the CPU time of our process, and a flush of 16 MiB on disks of 1, 16 and 256
+ * GiB, which must take the same time.
  *
  * No job changes the bitmap (`bitmap-mode: never`), so every side copies the same blocks.
  */

@@ -1,10 +1,13 @@
 /**
- * The time of a start on a host that has no data of the disk: from `POST …/vm` to the end of a first `ssh … true`. The disk has
- * 256 MiB of noise besides the guest's own writes. Compared with a start whose overlay is still on the host, and with a host
- * that fetches the whole disk first: `berth disk export` into a file, which reads and verifies every block as a restore does,
- * and then a start with the overlay.
+ * Measures a start on a host that has no data of the disk: from `POST …/vm` to the end of a first `ssh … true`. The
+ * disk has 256 MiB of noise besides the guest's own writes. Compared with two others:
  *
- * After each cold start the benchmark waits until the overlay is complete, so that no round's fetches overlap the next round.
+ * - a start whose overlay is still on the host;
+ * - a host that first fetches the whole disk (`berth disk export`, which reads and verifies every block as a restore
+ *   does), and then starts with the overlay.
+ *
+ * After each cold start the benchmark waits until the overlay is complete. So no round's fetches overlap the next
+ * round.
  */
 import { readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';

@@ -1,9 +1,10 @@
 /**
- * Execs beside ssh, in the same guest: the time of a finished `true`, and 1 GiB of output.
+ * Measures execs, compared with ssh into the same guest: the time of a finished `true`, and 1 GiB of output.
  *
- * Berth: `POST …/execs`, then `GET …/output?follow=true` until `exit`; output by the WebSocket of an attached reader, so none of it
- * is left out. ssh: OpenSSH's client over a kept connection (ControlMaster), which each command joins. `channel_p50` takes the time
- * of a client that joins and asks for nothing away from the latter, which leaves about what a program that speaks SSH itself would pay.
+ * - Berth: `POST …/execs`, then `GET …/output?follow=true` until `exit`. The output comes by the WebSocket of an
+ *   attached reader, so none of it is left out.
+ * - ssh: OpenSSH's client over a kept connection (ControlMaster), which each command joins. `channel_p50` subtracts the
+ *   time of a client that joins and opens no channel. About that would a program pay that speaks SSH itself.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';

@@ -1,6 +1,7 @@
 /**
- * A file into a guest and out of it by the API of files, beside `scp` of the same file in the same guest; and one small file. A write
- * by the API is on the guest's disk when it is answered; scp leaves that to the guest's kernel, so its copy is followed by `sync`.
+ * Measures the files API with a file of 128 MiB into a guest and out of it, compared with `scp` of the same file in the
+ * same guest; and with a small file. A write by the API is on the guest's disk when it is answered. scp leaves that to
+ * the guest's kernel, so its copy is followed by `sync`.
  */
 import { execFile } from 'node:child_process';
 import { randomBytes } from 'node:crypto';

@@ -1,6 +1,6 @@
 /**
- * The time of the whole call `POST …/vm/flush` after the guest wrote 256 MiB, random or like text, in milliseconds. Compared
- * with `cp` and fsync of the same bytes on the same file system.
+ * Measures the whole call `POST …/vm/flush` after the guest wrote 256 MiB, random or like text, in milliseconds.
+ * Compared with `cp` and fsync of the same bytes on the same file system.
  *
  * Before each measurement all earlier writes are synced, in the guest and here, and both sources are in the page cache.
  */

@@ -1,7 +1,7 @@
 /**
- * The disk performance of a guest: fio with random requests of 4 KiB and sequential requests of 1 MiB. Berth's disk is a qcow2
- * overlay with a dirty bitmap over the shared image. The baseline is the same guest in a bare QEMU with a raw file. Both
- * guests run, and are measured in turn.
+ * Measures the disk of a guest with fio: random requests of 4 KiB and sequential requests of 1 MiB. Berth's disk is a
+ * qcow2 overlay with a dirty bitmap over the shared image. Compared with the same guest in a bare QEMU with a raw file.
+ * Both guests run, and are measured in turn.
  */
 import { join } from 'node:path';
 import { bakeKey, startBare } from './bare-machine.ts';

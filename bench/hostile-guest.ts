@@ -1,7 +1,8 @@
 /**
- * The effect of a hostile guest on another guest of its host: the time of the other's start, flush, command, key revocation
- * and stop, while root of the hostile guest sends malicious replies as guest agent and floods the console. Compared with the
- * same while that guest only computes, because every guest may use its CPU. Both guests run in both measurements.
+ * Measures how much a hostile guest slows another guest of its host: the time of the other guest's start, flush,
+ * command, key revocation and stop. Meanwhile root of the hostile guest sends malicious replies as guest agent, and
+ * floods the console. Compared with the same while the hostile guest only computes, because every guest may use its
+ * CPU.
  */
 import { mkdtemp } from 'node:fs/promises';
 import { join } from 'node:path';

@@ -1,8 +1,12 @@
 /**
- * The proxy of HTTP ports beside nginx as reverse proxy, in front of the same port: requests a second and their times at 1, 64 and
- * 1,024 connections (h2load), and 1 GiB down and up (curl); then the proxy's memory over further rounds. The program at the port is
- * another nginx, because a guest under emulation would be slower than either proxy, and would hide the difference. Each side has one
- * process.
+ * Measures the proxy of HTTP ports, compared with nginx as reverse proxy in front of the same port:
+ *
+ * - requests a second and their times at 1, 64 and 1,024 connections (h2load);
+ * - 1 GiB down and up (curl);
+ * - the proxy's memory over further rounds.
+ *
+ * The program at the port is another nginx and not a guest: an emulated guest would be slower than either proxy, and
+ * would hide the difference. Each side has one process.
  */
 import { execFile, spawn } from 'node:child_process';
 import { mkdir, readFile, truncate, writeFile } from 'node:fs/promises';

@@ -1,6 +1,6 @@
 /**
- * A separate installation of Berth for the benchmarks, as `npm start` runs it, with its own data folder. VMs and database
- * outlive the launcher by design, so the end of the installation kills every process of that folder.
+ * Starts a separate installation of Berth for the benchmarks, as `npm start` does, with its own data folder. VMs and
+ * database outlive the launcher by design. So `Installation` kills every process of its data folder at the end.
  */
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { closeSync, existsSync, openSync, readFileSync } from 'node:fs';

@@ -1,4 +1,4 @@
-/** Load over HTTP/1.1: so many connections, one request at a time on each, for a fixed time. */
+/** Generates load over HTTP/1.1 with a fixed number of connections for a fixed time, one request at a time on each. */
 import { randomUUID } from 'node:crypto';
 import { Pool } from 'undici';
 import { present } from '../src/shared/assert.ts';

@@ -1,7 +1,8 @@
 /**
- * The cost of having no credentials for the bucket. A host on another machine flushes 512 MiB of noise, from the writes of QEMU's
- * backup job to durable segments, without a guest: each request is signed by a control plane, which is a process of its own with its
- * database, over TLS. Compared with the same flush with the bucket's credentials. Both use the same S3 server (Ceph's gateway).
+ * Measures what it costs that hosts have no credentials for the bucket. A host on another machine flushes 512 MiB of
+ * noise, from the writes of QEMU's backup job to durable segments, without a guest. The host asks a control plane, over
+ * TLS, to sign each of its requests to the bucket. The control plane is a process of its own with its database.
+ * Compared with the same flush with the bucket's credentials. Both use the same S3 server (Ceph's gateway).
  */
 import { execFile } from 'node:child_process';
 import { randomBytes } from 'node:crypto';

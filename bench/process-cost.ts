@@ -1,4 +1,4 @@
-/** CPU time and memory of a process, as Linux counts them (proc(5)). */
+/** Reads the CPU time and memory of processes from /proc (proc(5)). */
 import { readdirSync, readFileSync } from 'node:fs';
 
 /** USER_HZ, which is 100 on all common architectures. */

@@ -1,9 +1,10 @@
 /**
- * The cost of a request: an authenticated `GET /v1/instances/:id/vm` and `POST /v1/api-keys`, compared with bare handlers of
- * one select and one insert (bare-server.ts) on the same database, at 1, 16 and 64 connections. Each server is a separate
- * process; this one generates the load. Writes carry an Idempotency-Key, as our client sends it. Reads request 64 instances
- * in turn, with 64 API keys. All keys belong to one organisation, which is the hardest case for writes: all of them append to
- * one audit chain and notify the same people.
+ * Measures an authenticated `GET /v1/instances/:id/vm` and `POST /v1/api-keys`, compared with bare handlers of one
+ * select and one insert (bare-server.ts) on the same database, at 1, 16 and 64 connections.
+ *
+ * Each server is a separate process; this process generates the load. Writes carry an Idempotency-Key, as our client
+ * sends it. Reads request 64 instances in turn, with 64 API keys. All keys belong to one organisation, which is the
+ * hardest case for writes: all of them append to one audit chain and notify the same people.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';

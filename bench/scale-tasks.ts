@@ -1,4 +1,7 @@
-/** The background tasks of the control plane whose cost may grow with the instances: each as src/control-plane/schedule.ts runs it. */
+/**
+ * Runs and times the control plane's background tasks whose cost may grow with the number of instances. Each runs as
+ * src/control-plane/schedule.ts runs it.
+ */
 
 import { reportExpiry } from '../src/control-plane/api-keys/change-api-key.ts';
 import { type Db, transaction } from '../src/control-plane/db/pool.ts';

@@ -1,9 +1,11 @@
 /**
- * What a fleet costs the control plane as it grows from 100 to 20,000 instances: 200 simulated hosts (simulated-hosts.ts), a real
- * control plane and PostgreSQL. Instances are created through the API, and are stopped unless a figure starts them.
+ * Measures what a fleet costs the control plane as it grows from 100 to 20,000 instances: 200 simulated hosts
+ * (test/simulated-host/), a real control plane and PostgreSQL. Instances are created through the API, and are stopped
+ * unless a figure starts them.
  *
- * At each size: requests, one after the other; then an idle half minute. At the last size also 1,000 starts a minute for ten
- * minutes, spread evenly, with 200 readers of the event stream; each VM is stopped a minute later.
+ * - At each size: requests, one after the other; then half a minute without requests.
+ * - At the last size also: 1,000 starts a minute for ten minutes, spread evenly, with 200 readers of the event stream.
+ *   Each VM is stopped a minute later.
  *
  * Everything is measured once, with many requests for each figure; `runs` counts the requests.
  */

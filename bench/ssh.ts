@@ -1,4 +1,4 @@
-/** SSH for the benchmarks: OpenSSH's client, and the time of a server's greeting. */
+/** Uses SSH for the benchmarks: runs commands by OpenSSH's client, and waits for the greeting of a server. */
 import { execFile, spawn } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
 import { connect } from 'node:net';

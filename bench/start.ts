@@ -1,10 +1,11 @@
 /**
- * The time of a new instance's first start: from `POST …/vm` to the SSH greeting at the instance's port, and to the end of a
- * first `ssh … true`, with the calls of a client (`GET …/vm?wait=running`, `GET …/ssh`). Measured for a boot (in an installation
- * without templates), for a start from a template, and for a resume.
+ * Measures a new instance's first start: from `POST …/vm` to the SSH greeting at the instance's port, and to the end of
+ * a first `ssh … true`, with the calls of a client (`GET …/vm?wait=running`, `GET …/ssh`). Berth starts by a boot (in
+ * an installation without templates), from a template, or by a resume.
  *
- * Compared with a bare QEMU start (bare-machine.ts), whose port is tried as soon as its guest agent answers. Both boot the image
- * for the first time on a new overlay, so both grow the file system. Berth's guests get a host key; the other generates one.
+ * Compared with a bare QEMU start (bare-machine.ts), whose port is tried as soon as its guest agent answers. Both boot
+ * the image for the first time on a new overlay, so both grow the file system. Berth's guests get a host key; the bare
+ * guest generates one.
  */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';

@@ -1,4 +1,7 @@
-/** Webhook delivery as in the control plane, but in the benchmark's process: outbox, fan-out, senders and a database. */
+/**
+ * Runs the control plane's webhook delivery in the benchmark's process, with a database of its own: outbox, fan-out and
+ * senders.
+ */
 import { randomBytes } from 'node:crypto';
 import { sql } from 'kysely';
 import { pathsIn } from '../src/config/paths.ts';

@@ -1,4 +1,7 @@
-/** The other processes of the webhook benchmark: the receiver, and the baseline loop of POST requests. */
+/**
+ * Starts and controls the other processes of the webhook benchmark: the receiver, and the baseline loop of POST
+ * requests.
+ */
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';

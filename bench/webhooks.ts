@@ -1,6 +1,7 @@
 /**
- * Webhook deliveries a second, compared with a loop of POST requests to the same receiver, with headers and bodies of the same
- * size. Receiver and loop are separate processes. Then the delay from an event to its receipt, and the memory of a backlog.
+ * Measures webhook deliveries a second, compared with a loop of POST requests to the same receiver, with headers and
+ * bodies of the same size. Receiver and loop are separate processes. Also measures the delay from an event to its
+ * receipt, and the memory that a backlog needs.
  */
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';

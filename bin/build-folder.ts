@@ -1,9 +1,10 @@
 /**
- * A folder of files for browsers, built from others: `console/dist`, `site/dist`.
+ * Builds a folder of files for browsers, `console/dist` or `site/dist`, unless it is up to date.
  *
- * - Beside each file stand its compressed forms; the server only chooses.
- * - `stamp` holds the hash of all that goes in, and is written into a new folder that takes the old one's place whole:
- *   nothing is built twice, and an interrupted build is no build.
+ * - Beside each file stand its compressed forms. The server compresses nothing: it only chooses a form.
+ * - The file `stamp` has the hash of all inputs. If the hash is the same, nothing is built.
+ * - The files are made in a new folder, which then replaces the old folder. `stamp` is written last, so an interrupted
+ *   build does not count.
  */
 import { createHash } from 'node:crypto';
 import {

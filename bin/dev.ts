@@ -1,9 +1,10 @@
 /**
- * `npm run dev`: control plane, ingress and console of this checkout with a simulated host (`test/simulated-host/`), the embedded
- * PostgreSQL, and objects in a folder. A change below `src/` restarts control plane and ingress, one below `console/` builds it first.
+ * The program of `npm run dev`: runs control plane, ingress and console of this checkout with a simulated host
+ * (`test/simulated-host/`), the embedded PostgreSQL, and a folder as object store. A change below `src/` restarts
+ * control plane and ingress. A change below `console/` or `client/src/` builds the console first.
  *
- * Invariant: it uses only a data folder that it has made, which the file `development` marks. So the simulated host never answers for
- * instances of a real one.
+ * Invariant: the program uses only a data folder that it has made itself, which the file `development` marks. So the
+ * simulated host never answers for instances of a real one.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';

@@ -1,6 +1,6 @@
-# Sourced by the scripts beside it, from the project's folder: the npm packages as package-lock.json has them, and
-# $NODE, the Node.js among them. The stamp is written last, so an interrupted installation is done again; it holds the
-# lock file's hash rather than its time, which a checkout changes.
+# Installs the npm packages of package-lock.json, unless they are installed, and sets $NODE to the Node.js among them.
+# The scripts beside this file source it from the project's folder. The stamp has the hash of the lock file, because a
+# checkout changes the file's time. It is written last, so an interrupted installation is repeated.
 
 NODE=node_modules/.bin/node
 # Only for Linux is there a Node.js among the packages. Elsewhere (`npm run dev`, untried) the one of the PATH must be 24 or newer.

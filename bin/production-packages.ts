@@ -1,6 +1,6 @@
 /**
- * What a package of the whole program brings along: the folders below node_modules that it needs to run, as
- * package-lock.json has them and as they are installed on this machine. One a line, parents before children.
+ * Lists the folders below node_modules that a package of the whole program must include: those that the program needs
+ * to run according to package-lock.json, and that are installed on this machine. One a line, parents before children.
  */
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';

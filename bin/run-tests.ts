@@ -1,7 +1,10 @@
 /**
- * `node bin/run-tests.ts TAP FILE…`: runs test files in the given order (`node --test` would sort them), three at a time, and writes
- * their results to TAP too. All use one PostgreSQL server, which ends with the run, also when the run is interrupted. The files that
- * share an installation run in one process, one after the other, in place of the first of them.
+ * The test runner: `node bin/run-tests.ts TAP FILE…` runs test files in the given order (`node --test` would sort
+ * them), three at a time, and writes their results to the file TAP too.
+ *
+ * - All files use one PostgreSQL server. It ends with the run, also when the run is interrupted.
+ * - The files that share an installation (shared-installation.ts) run one after the other in one process, which takes
+ *   the place of the first of them.
  */
 import { createWriteStream, readFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,6 +1,6 @@
 /**
- * The documents that are generated from the code, as a whole or in part. `npm run documents` writes them, and
- * test/house/generated-documents.test.ts fails where one differs. A generated part stands between two comments.
+ * Generates documents from the code: some as a whole, of others the part between two comments. `npm run documents`
+ * writes them. test/house/generated-documents.test.ts fails if a committed document differs.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,4 +1,4 @@
-/** The list of decisions, docs/adr/README.md: made from the first line of each file in docs/adr/. */
+/** Makes docs/adr/README.md, the list of decisions, from the first line of each file in docs/adr/. */
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { PROJECT } from '../bin/build-folder.ts';

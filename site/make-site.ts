@@ -1,4 +1,7 @@
-/** Makes the files of the documentation site: pages by Eleventy, script and style by esbuild, the search's index, and copies. */
+/**
+ * Makes the files of the documentation site: pages by Eleventy, script and style by esbuild, the index of the search,
+ * and copies of files that pages link to.
+ */
 import { createHash } from 'node:crypto';
 import { cpSync, mkdirSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';

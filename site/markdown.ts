@@ -1,6 +1,9 @@
 /**
- * Markdown as the site shows it: headings have the anchors of a git host, links between documents become addresses, code has a
- * button that copies it, and a wide table scrolls by itself.
+ * Renders Markdown as the site shows it:
+ *
+ * - Headings have the anchors that a git host gives them.
+ * - Links between documents become addresses of the site.
+ * - Code has a button that copies it, and a wide table scrolls by itself.
  */
 import { dirname, join } from 'node:path';
 import MarkdownIt, { type Token } from 'markdown-it';

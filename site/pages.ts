@@ -1,6 +1,7 @@
 /**
- * The pages of the documentation site: which document of the project is at which address. Every document below docs/ and
- * examples/ is a page, and those beside the code that they lead to. Of any other file that a page links to, the site has a copy.
+ * Assigns each document of the project its address on the documentation site. Every document below docs/ and examples/
+ * is a page, and so are the documents elsewhere that are listed here. The site has a copy of any other file that a page
+ * links to.
  */
 import { createHash } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';

@@ -1,4 +1,4 @@
-/** What the search finds: every section of the pages, and every operation of the API reference. */
+/** Makes the index of the site's search: every section of the pages, and every operation of the API reference. */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { PROJECT } from '../bin/build-folder.ts';

@@ -1,6 +1,6 @@
 /**
- * The order of the documentation: what a newcomer needs comes first. A page that is missing here is shown at the end, under
- * "More", and `test/house/documentation-site.test.ts` fails.
+ * Defines the order of the documentation: what a newcomer needs comes first. A page that is missing here is shown at
+ * the end, under "More", and `test/house/documentation-site.test.ts` fails.
  */
 import type { Page } from './pages.ts';
 

@@ -1,6 +1,6 @@
 /**
- * The search of the documentation. The browser gets all texts at the first search, from this server, and finds in them by
- * itself.
+ * The search of the documentation site. It runs in the browser: at the first search the browser fetches the index of
+ * all texts from this server.
  */
 import MiniSearch from 'minisearch';
 import type { Found } from './found.ts';
