@@ -1,7 +1,7 @@
 /**
- * The files of a simulated guest, in memory: a map from path to file. It answers the calls for files in the frames of
- * `protocol/file-stream.ts`, with the failures that file-tasks.pl has. There are no links, users or permissions: owner and mode are
- * kept and not applied.
+ * The files of a simulated guest: a map in memory from path to file. Answers the calls for files in the frames of
+ * `protocol/file-stream.ts`, with the failures of file-tasks.pl. Links, users and permissions do not exist here: owner
+ * and mode of a file are stored, and have no effect.
  */
 import type { Duplex } from 'node:stream';
 import {

@@ -1,6 +1,7 @@
 /**
- * `host-program.ts SOCKET [BOOT_MS]`, with tokens of hosts on stdin, one a line, and an empty line after them: simulates that many hosts
- * of the control plane behind the socket. Prints a line when all are connected. Ends with its stdin.
+ * The program of simulated hosts: `host-program.ts SOCKET [BOOT_MS]`. It reads host tokens from stdin, one a line, and
+ * connects a simulated host for each token to the control plane behind the socket. After an empty line it prints a line
+ * when all of them are connected. The program ends with its stdin.
  */
 import { createInterface } from 'node:readline';
 import { ControlPlaneClient } from '../../src/protocol/client.ts';

@@ -1,6 +1,7 @@
 /**
- * What runs in a simulated guest: a shell that knows words in quotes, `;`, `&&`, `>` and `>>`, and some programs over the files in
- * memory. Nothing of it runs on the machine of the simulator. An unknown program exits with 127, as in a shell.
+ * The shell of a simulated guest. It knows words in quotes, `;`, `&&`, `>` and `>>`, and some programs, which work on
+ * the guest's files in memory. It runs no program of the simulator's machine. An unknown program exits with 127, as in
+ * a real shell.
  */
 import { rfc3339 } from '../../src/shared/clock.ts';
 import { Signal } from '../../src/shared/concurrency.ts';

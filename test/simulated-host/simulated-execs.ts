@@ -1,6 +1,7 @@
 /**
- * The execs of a simulated guest, and the streams to their readers in the frames of `protocol/exec-types.ts`. All of it is in
- * memory: what has ended stays until the simulator ends, and its output up to a bound. An exec never waits for a slow reader.
+ * Runs the execs of a simulated guest, and streams their output to readers in the frames of `protocol/exec-types.ts`.
+ * Execs and output are in memory: as many ended execs, and as much output of each, as a real host keeps. An exec never
+ * waits for a slow reader.
  */
 import { once } from 'node:events';
 import type { Duplex } from 'node:stream';

@@ -1,6 +1,6 @@
 /**
- * One boot of a simulated guest: a shell on its serial console, commands, files and TCP ports. It listens on port 7, which returns
- * what it gets, and on 80 and 8080 with a page. Nothing of it runs on the machine of the simulator but in this process.
+ * One boot of a simulated guest, which exists only in this process. It has a shell on its serial console, commands,
+ * files and TCP ports: port 7 returns what it receives, and ports 80 and 8080 serve a page.
  */
 import { createServer as createHttpServer } from 'node:http';
 import { createServer, type Server } from 'node:net';

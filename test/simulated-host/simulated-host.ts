@@ -1,7 +1,9 @@
 /**
- * A host whose VMs are simulated: it speaks the agent's protocol with the real client, and has neither QEMU nor disks nor root. For
- * `npm run dev`, for tests of a control plane whose hosts do their work by themselves, and for the benchmark of a large fleet. A test
- * that decides each report uses `support/scripted-agent.ts`. Everything is in memory, and gone with the process.
+ * A host whose VMs are simulated. It speaks the agent's protocol with the real client, and needs neither QEMU nor disks
+ * nor root. It keeps everything in memory, so all is lost at its end.
+ *
+ * `npm run dev` uses it, tests of a control plane whose hosts work by themselves, and the benchmark of a large fleet. A
+ * test that decides about each report uses `support/scripted-agent.ts` instead.
  */
 import type { Duplex } from 'node:stream';
 import { MinuteLog, readingsOf } from '../../src/host/calls/vm-meters.ts';

@@ -1,11 +1,12 @@
 /**
- * The VM of one instance on a simulated host. What to do next is the real reconciler's decision; the steps change a guest in memory
- * and report what a real host would.
+ * The VM of one instance on a simulated host. The real reconciler decides each next step. A step changes a guest in
+ * memory, and reports what a real host would report.
  *
- *   none ──start──▶ booting ──await_guest──▶ up ──power_off──▶ off ──save──▶ none      (any) ──crash──▶ none ──report_died──▶ failed
+ *   none ──start──▶ booting ──await_guest──▶ up ──power_off──▶ off ──save──▶ none
+ *   (any) ──crash──▶ none ──report_died──▶ failed
  *
- * A flush commits a generation without segments: its receipt is real, and the content is here only. So a disk whose head this
- * simulator did not write (after its own restart, a fork or a restore) begins empty.
+ * A flush commits a generation without segments. Its receipt is real, but the content is only in this process. So a
+ * disk begins empty if this simulator did not write its head: after its own restart, a fork or a restore.
  */
 import { randomBytes, randomUUID } from 'node:crypto';
 import { AutoFlush } from '../../src/host/reconciler/flushes.ts';

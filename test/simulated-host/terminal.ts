@@ -1,6 +1,6 @@
 /**
- * The line discipline of a simulated terminal: what a person types is shown, and reaches the program by lines. Backspace removes a
- * character, Ctrl-C interrupts, Ctrl-D at the beginning of a line ends the input.
+ * The line discipline of a simulated terminal. It echoes what a person types, and passes the input to the program line
+ * by line. Backspace removes a character, Ctrl-C interrupts, and Ctrl-D at the beginning of a line ends the input.
  */
 import type { Input } from './shell.ts';
 

@@ -1,6 +1,6 @@
 /**
- * The public API in this process, on a free loopback port with its own database. Users, sessions, sudo grants and keys are
- * inserted into the database directly. Mail is recorded, not sent.
+ * Runs the public API in this process, on a free loopback port with its own database. Users, sessions, sudo grants and
+ * keys are inserted into the database directly. Mails are recorded, not sent.
  */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';

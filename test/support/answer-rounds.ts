@@ -1,6 +1,7 @@
 /**
- * Hostile answers (hostile-answers.ts) through the real relays: a client asks, a server gives the answer, and the client must get an
- * answer that it can read, or see a cut. On each relay a bystander has a connection, which must go on after each answer.
+ * Sends hostile answers (hostile-answers.ts) through the real relays: ingress, egress proxy and E2B adapter. A client
+ * sends a request, and a server gives the hostile answer. The client must get an answer that it can read, or see that
+ * the connection was cut. Each relay also carries the connection of a bystander, which must survive each answer.
  */
 import assert from 'node:assert/strict';
 import { once } from 'node:events';

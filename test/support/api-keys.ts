@@ -1,4 +1,4 @@
-/** Calls of /v1/api-keys for several test files. */
+/** Calls /v1/api-keys, for several test files. */
 import assert from 'node:assert/strict';
 import type { ApiKeyId } from '../../src/shared/ids.ts';
 import type { AccessApi } from './access-api.ts';

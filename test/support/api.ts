@@ -1,6 +1,6 @@
 /**
- * The control plane in this process, wired like `launcher/roles/control-plane.ts`: public and internal API on free loopback ports, its
- * own database, and a scripted agent in place of a host. The test runs the background tasks.
+ * Runs the control plane in this process, wired like `launcher/roles/control-plane.ts`: public and internal API on free
+ * loopback ports, a database of its own, and a scripted agent instead of a host. The test runs the background tasks.
  */
 
 import { randomBytes } from 'node:crypto';

@@ -1,6 +1,7 @@
 /**
- * Debian's Chromium, driven by Playwright's library. It records for every page the violations of its content security policy, requests
- * to other servers, and script errors; `assertQuiet` fails on any of them.
+ * Drives Debian's Chromium with Playwright's library. For every page it records violations of the content security
+ * policy, requests to other servers, and script errors; `assertQuiet` fails on any of them. Also checks accessibility
+ * (axe) and layout shifts.
  */
 import assert from 'node:assert/strict';
 import { existsSync, readFileSync } from 'node:fs';

@@ -1,4 +1,7 @@
-/** An earlier commit of this repository in a folder of its own, with the packages and the guest images of this one. */
+/**
+ * Unpacks an earlier commit of this repository into a folder of its own, for tests of upgrades. The folder has the
+ * commit's packages, and the guest images of this checkout.
+ */
 import { execFile, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdirSync, mkdtempSync, rmSync, symlinkSync } from 'node:fs';

@@ -1,4 +1,4 @@
-/** `bin/berth` as a person runs it: a process with its own home folder, with a terminal only on request. */
+/** Runs `bin/berth` as a person does: in a process with its own home folder, and with a terminal only on request. */
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';

@@ -1,7 +1,7 @@
 /**
- * A PostgreSQL cluster whose database has all migrations, made once and then copied: initdb and the migrations take seconds,
- * a copy takes tenths of a second. It lies in `.cache/`, named after the migrations and the packages. Two processes that find none both
- * make one; the rename decides.
+ * Makes a PostgreSQL cluster whose database has all migrations, once, and copies it for each use: initdb and the
+ * migrations take seconds, a copy takes tenths of a second. The template is in `.cache/`, under a name that follows
+ * from the migrations and the packages. If two processes find no template, both make one, and the first rename wins.
  */
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';

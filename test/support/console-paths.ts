@@ -1,4 +1,7 @@
-/** The paths of the console's pages and the buttons of its dialogs, for checks of all of them. They need an instance named web. */
+/**
+ * Lists the paths of the console's pages and the buttons that open dialogs, for tests that check all of them. The pages
+ * need an instance named web.
+ */
 
 export const PAGES = [
   ...['/', '/instances/web', '/instances/web/generations', '/instances/web/terminal', '/instances/web/keys'],

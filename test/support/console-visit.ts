@@ -1,4 +1,6 @@
-/** The console in a browser, with a control plane in this process and no guests. */
+/**
+ * Opens the console in a browser and logs a new user in. The control plane runs in this process; there are no guests.
+ */
 import { join } from 'node:path';
 import type { Locator, Page, Route } from 'playwright-core';
 import type { AppContext } from '../../src/control-plane/context.ts';

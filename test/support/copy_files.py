@@ -1,6 +1,6 @@
 """
-Copies files of a guest with each shape: `copy_files.py ID`, with BERTH_URL and BERTH_API_KEY. Fails if bytes differ. The
-instance runs.
+Copies files into a guest and out of it, with the blocking and with the asynchronous Python client: `copy_files.py ID`,
+with BERTH_URL and BERTH_API_KEY. The VM of the instance must run. Fails if bytes differ.
 """
 import asyncio
 import hashlib

@@ -1,6 +1,6 @@
 /**
- * Random rounds that end in a disaster (`disasters.ts`). Each round requests some work, strikes at a random moment, restarts
- * everything, and compares the disk with the promises of the guest's FLUSHes and of the receipts:
+ * Runs random rounds that end in a disaster (`disasters.ts`). Each round requests some work, strikes at a random
+ * moment, restarts everything, and compares the disk with the promises of the guest's FLUSHes and of the receipts:
  *
  * - Data that a receipt or a stop covers is on the disk: in the overlay, and in the exported generation.
  * - Data that the guest flushed is on the disk, unless the start says `recovered`.

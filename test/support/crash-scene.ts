@@ -1,4 +1,7 @@
-/** An installation with one guest for random rounds. For power cuts its data folder is on a disk whose power can be cut. */
+/**
+ * Starts an installation with one guest for random rounds (crash-rounds.ts). If the disaster is a power cut, the data
+ * folder is on a disk whose power can be cut.
+ */
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,6 +1,6 @@
 /**
- * A proxy in front of a database, which a test can cut, stall, silence and restore: a unix socket, or a port of the loopback, that
- * forwards to the server's socket.
+ * A proxy in front of a database server, which a test can cut, stall, silence and restore. It listens on a unix socket
+ * or on a loopback port, and forwards to the server's socket.
  */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { connect, createServer, type Server, type Socket } from 'node:net';

@@ -1,6 +1,7 @@
 /**
- * A fresh, migrated database for each test file. `npm test` starts one server for all files (`bin/run-tests.ts`) and names it in
- * BERTH_TEST_POSTGRES; a file that is run by hand starts its own. Files that strike the server itself ask for their own.
+ * Makes a fresh, migrated database for each test file. `npm test` starts one server for all files (`bin/run-tests.ts`),
+ * and passes its URL in BERTH_TEST_POSTGRES. A file that is run by hand starts its own server, and so does a file that
+ * kills or stops the server.
  */
 import { randomBytes } from 'node:crypto';
 import pg from 'pg';

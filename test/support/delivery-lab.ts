@@ -1,6 +1,6 @@
 /**
- * PostgreSQL with its supervisor, control planes and receivers, each in a process that a test may kill. There is no agent and
- * no guest; the test inserts the events.
+ * Runs what delivers webhooks, each part in a process that a test may kill: PostgreSQL with its supervisor, control
+ * planes and receivers. There is no agent and no guest; the test inserts the events.
  */
 import { type ChildProcess, fork, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';

@@ -1,7 +1,9 @@
 /**
- * Checks for every dialog of the console, with one line for each failure: axe finds nothing serious in both themes, at a desk and
- * on a phone; the dialog is no wider than a phone; the keyboard focus stays inside; late content moves nothing above it; Escape
- * closes it, and the focus returns to its opener.
+ * Checks a dialog of the console, and returns a line for each failure:
+ *
+ * - axe finds nothing serious, in both themes, at a desk and on a phone.
+ * - The dialog is no wider than a phone, and late content moves nothing above it.
+ * - The keyboard focus stays inside. Escape closes the dialog, and the focus returns to its opener.
  */
 import type { Locator, Page } from 'playwright-core';
 import { accessibilityFindings, overhangPx } from './browser.ts';

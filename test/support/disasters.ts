@@ -1,4 +1,7 @@
-/** Disasters that strike an installation in a random round, and the recovery from each. */
+/**
+ * The disasters that strike an installation in a random round (crash-rounds.ts): a power cut, and kills of processes.
+ * Each has its recovery.
+ */
 import assert from 'node:assert/strict';
 import { killProcess, waitForExit } from '../../src/host/qemu/qemu-process.ts';
 import type { CutDisk } from './cut-disk.ts';

@@ -1,4 +1,4 @@
-/** The adapter for programs of the npm package `e2b`, as a program of its own. */
+/** Starts the E2B adapter in a process that a test may kill. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { join } from 'node:path';

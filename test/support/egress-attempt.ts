@@ -1,4 +1,4 @@
-/** One attempt to bypass an egress policy, and how attempts by TCP and UDP are written. */
+/** Defines an attempt of a guest to bypass its egress policy (`Attempt`), and makes attempts by TCP and UDP. */
 
 export interface Attempt {
   readonly name: string;

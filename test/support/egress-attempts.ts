@@ -1,6 +1,7 @@
 /**
- * Ways in which a guest may try to reach what its policy does not allow, as data: what is sent where. `egress-probe.pl` sends it, in
- * a network namespace or in a guest. The policy is {@link ATTEMPTED_POLICY}; the names and servers are those of `egress-lab.ts`.
+ * Lists attempts of a guest to bypass its egress policy, as data: bytes and their destination. `egress-probe.pl` sends
+ * them, in a network namespace or in a guest. The policy is {@link ATTEMPTED_POLICY}; the names and servers are those
+ * of `egress-lab.ts`.
  */
 import type { EgressPolicy } from '../../src/shared/egress-policy.ts';
 import { type Attempt, EVIL, GOOD, tcp, text, udp } from './egress-attempt.ts';

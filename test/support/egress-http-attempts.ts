@@ -1,4 +1,4 @@
-/** Attempts to bypass an egress policy by HTTP. Part of egress-attempts.ts. */
+/** Lists attempts to bypass an egress policy by HTTP. egress-attempts.ts includes them. */
 import { type Attempt, EVIL, GOOD, tcp, text } from './egress-attempt.ts';
 
 const http = (name: string, address: string, ...parts: string[]) => tcp(name, address, 80, text(...parts));

@@ -1,6 +1,7 @@
 /**
- * The servers of a network namespace that plays the internet: `egress-internet.ts ADDRESS…`. They accept whatever comes, and print
- * a line of JSON for each contact: {protocol, address, port, first}. HTTP is answered, so that a client can ask again.
+ * The servers of a network namespace that plays the internet: `egress-internet.ts ADDRESS…`. They accept every
+ * connection and datagram, and print a line of JSON for each contact: {protocol, address, port, first}. On port 80 they
+ * answer by HTTP, so that a client can send another request.
  */
 import { createHash } from 'node:crypto';
 import { createSocket } from 'node:dgram';

@@ -1,7 +1,10 @@
 /**
- * A guest, its host and an internet, each a network namespace: the host's side as the agent sets it up, the guest's as a VM would be.
+ * Builds a guest, its host and an internet, each as a network namespace. The host's side is set up by the agent's own
+ * code, and the guest's side as in a VM.
  *
- *   guest 10.0.2.15 ── vm1794, 198.18.7.2 ─ router (the installation's namespace: packet rules, proxy) ─ 198.51.100.2 internet
+ *   guest 10.0.2.15 ── vm1794, 198.18.7.2 ─ router ─ 198.51.100.2 internet
+ *
+ * The router is the network namespace of an installation, with its packet rules and egress proxy.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import {

@@ -1,6 +1,6 @@
 /**
- * An internet in a network namespace, for tests of egress: names, and servers that tell who came. A router's namespace, or this
- * machine's own, has the other end of its link.
+ * An internet for tests of egress: a network namespace with a name server, and with servers that report who connected.
+ * A link leads from there to a router's namespace, or to this machine's own.
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';

@@ -1,6 +1,6 @@
 /**
- * Attempts to bypass an egress policy with packets that a guest's kernel would not send: fragments, other senders, other protocols,
- * segments without a connection. Part of egress-attempts.ts.
+ * Lists attempts to bypass an egress policy with packets that a guest's kernel would not send: fragments, other
+ * senders, other protocols, segments without a connection. egress-attempts.ts includes them.
  */
 import { GATEWAY, GUEST, guestAddress, HOST_END } from '../../src/host/network/addresses.ts';
 import { type Attempt, EVIL, GOOD } from './egress-attempt.ts';

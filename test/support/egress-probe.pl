@@ -1,5 +1,8 @@
-# What a guest sends, as its root: Perl is part of every Debian. Reads lines `ID KIND ADDRESS PORT WAIT_MS HEX[,HEX…]` and prints
-# `ID HEX` with what came back, or `ID -`. KIND: tcp, udp, raw (PORT is the IP protocol), icmp.
+# Sends the attempts of egress-attempts.ts, as root of a guest. It is Perl, which every Debian has. KIND is tcp, udp,
+# icmp or raw (PORT is the IP protocol then).
+#
+#   stdin   ID KIND ADDRESS PORT WAIT_MS HEX[,HEX…]
+#   stdout  ID HEX, with the answer; or ID -
 use strict; use warnings;
 use Socket qw(:DEFAULT inet_pton pack_sockaddr_in6);
 use IO::Select; use Time::HiRes qw(sleep time);

@@ -1,6 +1,7 @@
 /**
- * `egress-web-server.ts KEY CERTIFICATE`: HTTPS on port 8444, HTTP on port 8081. They tell what they got, in chunks and with a trailer.
- * A client that offers no key of P-384 is asked for another ClientHello.
+ * Servers for tests of the egress proxy: `egress-web-server.ts KEY CERTIFICATE` serves HTTPS on port 8444 and HTTP on
+ * port 8081. An answer repeats what the server received, in chunks and with a trailer. A TLS client that offers no key
+ * of P-384 must send a second ClientHello.
  */
 import { readFileSync } from 'node:fs';
 import { createServer, type RequestListener } from 'node:http';

@@ -1,4 +1,6 @@
-/** For the authorisation test: the permission that each endpoint needs, and how to create the resources in its path. */
+/**
+ * For the authorisation test: defines the permission that each endpoint needs, and creates the resources in its path.
+ */
 
 import type { Scope } from '../../src/control-plane/identity/permissions.ts';
 import { newSecret } from '../../src/control-plane/webhooks/attempt.ts';

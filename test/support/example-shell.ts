@@ -1,4 +1,7 @@
-/** A shell for the examples: `berth` on the path, with an API key as its login, in a folder of its own. */
+/**
+ * Runs scripts for the tests of the examples, in a shell with a folder of its own. The shell has `berth` on its PATH,
+ * with an API key as its login.
+ */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';

@@ -1,4 +1,7 @@
-/** A machine's port for execs, behind which a supervisor of the test answers, and may say anything. */
+/**
+ * A test double of the exec supervisor in a guest: a server at the socket of a machine's port for execs. The test
+ * decides what it says.
+ */
 import { once } from 'node:events';
 import { createServer, type Socket } from 'node:net';
 import type { TestContext } from 'node:test';

@@ -1,3 +1,4 @@
+/** Asserts that a response of the API is an error with the common body. */
 import assert from 'node:assert/strict';
 import { ERROR_CODES, type ErrorCode } from '../../src/shared/errors.ts';
 import type { Answer, ErrorBody } from './client.ts';

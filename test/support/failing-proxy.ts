@@ -1,4 +1,7 @@
-/** A proxy in front of a server that fails as it is told to, for tests of clients. It ends after the file's tests. */
+/**
+ * A proxy in front of a server, for tests of clients. The test decides how the next requests fail. The proxy ends after
+ * the tests of the file.
+ */
 import { createServer, request as httpRequest, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { after } from 'node:test';

@@ -1,7 +1,9 @@
 /**
- * A program for the network namespace of a Patroni cluster: two control planes on one database, one by all servers' names and
- * one through HAProxy, and clients that write through both. A client repeats a request with its key, and a commit with its id,
- * until it knows the outcome. Each acknowledged write is a line of JSON on stdout. Arguments: both URLs. Ends with stdin.
+ * A program for the network namespace of a Patroni cluster. Two control planes use one database: one by the names of
+ * all servers, the other through HAProxy. Clients write through both.
+ *
+ * A client repeats a request with its Idempotency-Key, and a commit with its id, until it knows the outcome. The
+ * program prints each acknowledged write as a line of JSON. Its arguments are both URLs. It ends with its stdin.
  */
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';

@@ -1,4 +1,7 @@
-/** A fake of a VM that an agent left running: a process with a record and a scripted monitor. */
+/**
+ * Fakes a VM that an agent left running: a process with a VM's record, and a server in place of QEMU's monitor whose
+ * replies the test decides.
+ */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';

@@ -1,4 +1,4 @@
-/** Answers requests for files in place of a host and its guest. */
+/** Answers the calls for files that a scripted agent receives, in place of a host and its guest. */
 import type { Duplex } from 'node:stream';
 import { FROM_FILES, StreamFrames, streamFrame, TO_FILES } from '../../src/protocol/file-stream.ts';
 import type { HostCall } from '../../src/protocol/host-calls.ts';

@@ -1,4 +1,4 @@
-/** Runs file-tasks.pl on this machine, as the supervisor does in a guest, and speaks its frames. */
+/** Runs file-tasks.pl on this machine, as the exec supervisor does in a guest, and exchanges its frames. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';

@@ -1,6 +1,6 @@
 /**
- * The control planes of a fleet, each a process that a test may kill, on one database and one bucket; and hosts without VMs that
- * join them. Everything listens on loopback.
+ * Runs a fleet on loopback: control planes on one database and one bucket, each in a process that a test may kill, and
+ * hosts without VMs that join them. Also a load balancer of TCP connections.
  */
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';

@@ -1,7 +1,7 @@
 """
-Follows events of the type instance.created: `follow_events.py sync|async`, with BERTH_URL and BERTH_API_KEY. Prints `open`
-each time the stream opens, and the id of each instance. The asynchronous one ends its stream at the first line on stdin, and lives on
-until the second.
+Follows events of the type instance.created: `follow_events.py sync|async`, with BERTH_URL and BERTH_API_KEY. Prints
+`open` each time the stream opens, and the id of each instance. With `async`, the stream ends at the first line on
+stdin, and the program at the second.
 """
 import asyncio
 import sys

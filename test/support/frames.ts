@@ -1,4 +1,4 @@
-/** Ethernet frames, as a hostile guest may send them. */
+/** Makes and reads Ethernet frames, also such as only a hostile guest would send. */
 export const BROADCAST = 'ff:ff:ff:ff:ff:ff';
 export const ETHERTYPE = { ipv4: 0x0800, arp: 0x0806, vlan: 0x8100, ipv6: 0x86dd, pppoe: 0x8863 } as const;
 export const PROTOCOL = { icmp: 1, ipip: 4, tcp: 6, udp: 17, ipv6: 41, gre: 47 } as const;

@@ -1,4 +1,4 @@
-/** Generations as database rows without objects, for tests of decisions in the database. */
+/** Inserts generations as database rows without objects, for tests of decisions that need only the database. */
 import { type Db, transaction } from '../../src/control-plane/db/pool.ts';
 import { advanceHead, readLayers } from '../../src/control-plane/disks/store.ts';
 import { type InstanceId, newId } from '../../src/shared/ids.ts';

@@ -1,6 +1,7 @@
 /**
- * Python with requests, Node and git for guests, whose image has none of them: the files of this machine's Debian packages, and of the
- * Node that runs the tests, with the libraries that they need. They are not changed, and know nothing of Berth.
+ * Packs Python with requests, Node and git for guests, whose image has none of them. Python and git come from this
+ * machine's Debian packages, Node is the one that runs the tests, and the libraries that they need are added. The
+ * programs are unchanged, and know nothing of Berth.
  */
 import { execFileSync } from 'node:child_process';
 import { existsSync } from 'node:fs';

@@ -1,3 +1,4 @@
+/** The part of endpoint-cases.ts for the endpoints of a guest: ports, secrets, files and execs. */
 import { insertHostname } from '../../src/control-plane/ports/store.ts';
 import { newPlaceholder } from '../../src/control-plane/secrets/model.ts';
 import { upsertSecret } from '../../src/control-plane/secrets/store.ts';

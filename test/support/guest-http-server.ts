@@ -1,4 +1,6 @@
-/** A small HTTP server inside a guest, which has Perl and nothing else for it. */
+/**
+ * Installs and starts a small HTTP server in a guest. It is written in Perl, because the image has nothing else for it.
+ */
 import type { GuestInstance } from './guest-instance.ts';
 
 /**

@@ -1,4 +1,4 @@
-/** One instance of an installation and its guest, used as a user does: through the API and ssh. */
+/** Creates and uses one instance of an installation and its guest as a user does: through the API and ssh. */
 import assert from 'node:assert/strict';
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';

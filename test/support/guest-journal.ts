@@ -1,9 +1,10 @@
 /**
- * A program in the guest that writes numbered records, fsyncs each, reports it over ssh, and reads other records back. Its
- * reports are the oracle. They are kept here, where a crash of the guest does not reach them.
+ * A program in the guest that writes numbered records, fsyncs each, reports it over ssh, and reads other records back.
+ * Its reports tell what the disk must hold. They are kept outside of the guest, where a crash does not reach them.
  *
- * Records rotate through 16 slots, each with its hash. So the disk always holds the last 16 records, and at most one more
- * that was being written and not yet reported. A few long files, named by their hashes, make a flush take some time.
+ * Records rotate through 16 slots, each with its hash. So the disk always holds the last 16 records, and at most one
+ * more that was being written and not yet reported. A few long files, named by their hashes, make a flush take some
+ * time.
  */
 import assert from 'node:assert/strict';
 import type { GuestInstance } from './guest-instance.ts';

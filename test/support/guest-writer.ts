@@ -1,6 +1,6 @@
 /**
- * A program in the guest that writes and fsyncs again and again, and counts failures. It pauses between two writes, because a
- * busy guest takes a whole processor from the other tests.
+ * A program in the guest that writes and fsyncs again and again, and counts failures. It pauses between two writes,
+ * because a busy guest takes a whole processor from the other tests.
  */
 import assert from 'node:assert/strict';
 import type { GuestInstance } from './guest-instance.ts';

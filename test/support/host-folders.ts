@@ -1,4 +1,7 @@
-/** A host's folders with an empty instance, for tests without an agent. */
+/**
+ * Makes the folders of a host with an empty instance, and the context of the instance's disk, for tests without an
+ * agent.
+ */
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

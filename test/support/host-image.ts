@@ -1,4 +1,4 @@
-/** An image in a host's folder that cannot boot, for tests that only read, store and copy images. */
+/** Writes an image that cannot boot into a host's folder, for tests that only read, store and copy images. */
 import { createHash } from 'node:crypto';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';

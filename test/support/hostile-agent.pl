@@ -1,5 +1,6 @@
 #!/usr/bin/perl
-# In the place of a guest's agent: answers each question as the file /run/mode says, which root writes. `good` is the real agent.
+# Replaces the guest agent in a hostile guest. It answers each question as the file /run/mode says, which root of the
+# guest writes. In mode `good` it becomes the real guest agent.
 use strict;
 use warnings;
 use Fcntl;

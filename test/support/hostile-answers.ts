@@ -1,6 +1,6 @@
 /**
- * Answers that no server should give, for the relays of ingress, egress proxy and E2B adapter: a table of known ones, and random ones by a
- * seed. One description becomes bytes of HTTP/1.1 or frames of HTTP/2.
+ * Makes answers that no server should give, for tests of the relays in ingress, egress proxy and E2B adapter: a table
+ * of known ones, and random ones by a seed. One description becomes bytes of HTTP/1.1 or frames of HTTP/2.
  */
 import { constants } from 'node:http2';
 

@@ -1,4 +1,4 @@
-/** A guest whose root attacks the host: it replaces the guest agent and floods the console. */
+/** Makes a guest attack its host as root: it replaces the guest agent, floods the console, or uses up its CPU. */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 

@@ -1,4 +1,7 @@
-/** The proxy of HTTP ports beside a control plane that a test scripts, and in front of servers in place of guests. */
+/**
+ * Runs the proxy of HTTP ports with a control plane that a test scripts, and with servers of the test in place of
+ * guests.
+ */
 
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type RequestListener, type Server } from 'node:http';

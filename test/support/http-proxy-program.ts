@@ -1,8 +1,11 @@
 /**
- * The proxy of HTTP ports as a separate process, without a control plane: http-proxy-program.ts HOST:PORT… serves the hostnames
- * `bench.localhost`, `bench-2.localhost` and `bench-3.localhost`, of three instances, each from its own address or from the first. It prints its own port on
- * stdout, its memory (resident, and live on the heap, in MiB) for each line on stdin, and exits when its parent closes the pipe.
- * Needs node --expose-gc.
+ * Runs the proxy of HTTP ports as a separate process, without a control plane: http-proxy-program.ts HOST:PORT…
+ *
+ * - It serves the hostnames `bench.localhost`, `bench-2.localhost` and `bench-3.localhost`, which belong to three
+ *   instances. Each is served from the address in its place, or else from the first one.
+ * - It prints its own port on stdout, and then, for each line on stdin, its memory in MiB: resident, and live on the
+ *   heap.
+ * - It exits when its parent closes the pipe. It needs `node --expose-gc`.
  */
 
 import { type HttpControlPlane, HttpProxy } from '../../src/ingress/http/http-proxy.ts';

@@ -1,6 +1,6 @@
 /**
- * A second reader of the disk format, written from docs/disk-format.md without our code: only node:crypto and node:zlib. It
- * proves that the document matches the program. It is simple and slow: it holds whole objects in memory.
+ * A second reader of the disk format, written from docs/disk-format.md without our code: it uses only node:crypto and
+ * node:zlib. It proves that the document matches the program. It is simple and slow, and holds whole objects in memory.
  */
 import { createDecipheriv, createHash, hkdfSync } from 'node:crypto';
 import { crc32, zstdDecompressSync } from 'node:zlib';

@@ -1,9 +1,12 @@
 /**
- * The `sh` blocks of docs/operating/install.md, each taken once, in order; and machines that can do what it types: they know each
- * other's names, trust the test's certificate authority, and have something in place of what namespaces cannot have:
+ * Reads the `sh` blocks of docs/operating/install.md, and types them in machines (machine.ts). Each block is taken
+ * once, in order.
+ *
+ * `prepare` makes a machine fit for the page: it knows the other machines' names and trusts the test's certificate
+ * authority. It has replacements for what does not work in a namespace:
  *
  *     systemctl, journalctl   test/support/systemctl.ts
- *     apt-get                 the package itself is installed by dpkg; those of Debian are this machine's
+ *     apt-get                 installs only Berth's own package, by dpkg; those of Debian are this machine's
  */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';

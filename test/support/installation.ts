@@ -1,7 +1,7 @@
 /**
- * A whole installation on this machine, as `npm start` runs it: launcher, roles, embedded PostgreSQL and VMs, with a new data
- * folder, on free loopback ports. VMs and database outlive their launcher by design, so `dispose` ends every process of the
- * folder and removes it.
+ * Runs a whole installation on this machine, as `npm start` does: launcher, roles, embedded PostgreSQL and VMs, with a
+ * new data folder, on free loopback ports. VMs and database outlive their launcher by design. So `dispose` ends every
+ * process of the data folder, and removes the folder.
  */
 import assert from 'node:assert/strict';
 import { type ChildProcess, execFile, spawn } from 'node:child_process';

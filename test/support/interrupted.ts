@@ -1,7 +1,9 @@
 /**
- * Cleans up after an interrupted test file: runs every registered ending, and kills every QEMU below this process, because a
- * QEMU outlives its parent by design. The signal may arrive twice: from the terminal, and from the runner, which sends SIGTERM
- * to its files and exits at once.
+ * Cleans up after an interrupted test file: runs every registered cleanup, and kills every QEMU below this process,
+ * because a QEMU outlives its parent by design.
+ *
+ * The signal may arrive twice: from the terminal, and from the test runner, which sends SIGTERM to its files and exits
+ * at once.
  */
 import {
   commandLineOf,

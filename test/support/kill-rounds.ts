@@ -1,11 +1,12 @@
 /**
- * Random rounds against one guest. Each round requests some work, and strikes once or twice at a random moment: a process is killed
- * or frozen, the host's disk is replaced, the database is restored to an earlier copy, or the object store fails or answers wrongly.
- * Then it compares the disk with the promises of the guest's fsyncs and of the receipts (`guest-journal.ts`):
+ * Runs random rounds against one guest. Each round requests some work, and strikes once or twice at a random moment: a
+ * process is killed or frozen, the host's disk is replaced, the database is restored to an earlier copy, or the object
+ * store fails or answers wrongly. Then the disk is compared with the promises of the guest's fsyncs and of the receipts
+ * (`guest-journal.ts`):
  *
  * - Fsynced data is on the disk as long as the host keeps the overlay. An older disk is reported as `recovered`.
  * - Data that a receipt, a stop or a suspend covers is in the object store, unless the database is older than that.
- * - Memory runs at most once (a token in the guest's tmpfs is never an older one), and the loss of saved memory is reported.
+ * - Memory runs at most once (a token in the guest's tmpfs proves it), and the loss of saved memory is reported.
  * - No read or write in the guest fails, unless its QEMU is killed.
  *
  * The seed determines the choices; the machine determines the timing.

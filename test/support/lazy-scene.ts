@@ -1,6 +1,6 @@
 /**
- * A start from the object store without a guest: a QEMU whose overlay reads from the lazy export. An NBD export of QEMU, or
- * qemu-io through the monitor, replaces the guest.
+ * Starts a disk from the object store without a guest: a QEMU whose overlay reads from the lazy export, the NBD server
+ * that fetches blocks when they are read. An NBD export of QEMU, or qemu-io through the monitor, replaces the guest.
  */
 import assert from 'node:assert/strict';
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';

@@ -1,4 +1,7 @@
-/** A program of Node beside a test or a benchmark: it prints one line first, and one for each line that it gets. */
+/**
+ * Starts a Node program for a test or a benchmark, and reads the lines that it prints: one at its start, and then one
+ * for each line that it gets.
+ */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 

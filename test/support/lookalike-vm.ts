@@ -1,4 +1,6 @@
-/** A process with the command line of a VM: what fences and ends VMs looks at nothing else. */
+/**
+ * Starts a process with the command line of a VM. The code that fences and ends VMs recognises a VM by nothing else.
+ */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { after } from 'node:test';

@@ -1,6 +1,7 @@
 /**
- * Fills a migrated database as an installation with 20,000 instances would be: one organisation has three quarters of them, 50 share
- * the rest; 500 run, on 200 hosts. By plain SQL, without the checks of foreign keys, so that it takes seconds.
+ * Fills a migrated database like that of an installation with 20,000 instances on 200 hosts. One organisation has three
+ * quarters of the instances, and 50 others share the rest; 500 VMs run. Plain SQL without the checks of foreign keys
+ * does it in seconds.
  */
 import { queryOnce } from './database.ts';
 import { FACTS } from './scripted-agent.ts';

@@ -1,4 +1,4 @@
-/** The SDK's own client, connected to `/mcp` or to `berth mcp`. */
+/** Connects the MCP SDK's own client to `/mcp` or to `berth mcp`. */
 import assert from 'node:assert/strict';
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';

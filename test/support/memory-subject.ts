@@ -1,6 +1,6 @@
 /**
- * The agent's block devices in a separate process, for measuring its memory: a flush's sink, or a lazy disk, behind an NBD
- * server, over a folder or a bucket. `test/host/block-memory.test.ts` drives it over IPC.
+ * Runs the agent's block devices in a separate process, so that a test can measure its memory: the sink of a flush, or
+ * a lazy disk, behind an NBD server, over a folder or a bucket. `test/host/block-memory.test.ts` controls it over IPC.
  */
 import { open, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';

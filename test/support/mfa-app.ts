@@ -1,4 +1,4 @@
-/** The public API with a settable clock, users with passwords, and its own database. */
+/** Runs the public API with a clock that tests set, with users who have passwords, and with its own database. */
 
 import { randomBytes } from 'node:crypto';
 import { after } from 'node:test';

@@ -1,6 +1,6 @@
 /**
- * Disks and a model of them in memory. A flush goes through the real sink into a real store and database; the model keeps
- * every generation byte for byte.
+ * Disks with a model of each in memory. A flush goes through the real sink into a real store and database. The model
+ * keeps every generation byte for byte, for comparison.
  */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';

@@ -1,4 +1,7 @@
-/** A real name server (dnsmasq) on loopback whose records a test can change, for tests of the addresses that webhooks dial. */
+/**
+ * Runs a real name server (dnsmasq) on loopback whose records a test can change, for tests of the addresses to which
+ * webhooks are sent.
+ */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { Resolver } from 'node:dns/promises';
 import { once } from 'node:events';

@@ -1,4 +1,4 @@
-/** Notifications in tests: events that raise them, and the background tasks that raise and mail them, run on demand. */
+/** Appends events that raise notifications, and runs the background tasks that raise and mail them. */
 import { randomBytes } from 'node:crypto';
 import type { Db } from '../../src/control-plane/db/pool.ts';
 import { append, dispatchEvents } from '../../src/control-plane/events/append.ts';

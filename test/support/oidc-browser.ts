@@ -1,4 +1,7 @@
-/** What a browser does between Berth and the provider, with cookies for each of them, and without the console's page. */
+/**
+ * Plays a browser between Berth and the OpenID provider: it follows redirects and keeps cookies for each of them, but
+ * runs no page of the console.
+ */
 import assert from 'node:assert/strict';
 import { REFRESH_COOKIE } from '../../src/control-plane/http/cookies.ts';
 import type { TestApi } from './api.ts';

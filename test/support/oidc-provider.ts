@@ -1,6 +1,6 @@
 /**
- * A real OpenID provider on the loopback: the npm package `oidc-provider`, with accounts that the test changes while it
- * runs, and a form for the login.
+ * Runs a real OpenID provider on loopback (the npm package `oidc-provider`), with accounts that the test changes while
+ * it runs, and a form for the login.
  */
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';

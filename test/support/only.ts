@@ -1,6 +1,7 @@
 /**
- * Stand-ins for what the code under test is given and mostly leaves alone, such as the context of a whole host. The parts that a
- * test gives have their real types. The code fails when it touches a part that the test does not give.
+ * Makes stand-ins for objects that the code under test gets and mostly does not use, such as the context of a whole
+ * host. The parts that a test gives have their real types. The code fails when it uses a part that the test did not
+ * give.
  */
 
 type Whole =

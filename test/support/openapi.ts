@@ -1,4 +1,4 @@
-/** Reads the API document for tests. */
+/** Reads the API document, with its references resolved, for tests. */
 import type { FastifyInstance } from 'fastify';
 import type { RouteAccess } from '../../src/control-plane/http/access.ts';
 

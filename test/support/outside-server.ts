@@ -1,6 +1,7 @@
 /**
- * What guests talk to in the namespace that outside.ts makes. TCP: 7001 reads all and answers a byte, 7002 sends
- * the MiB that a line asks for, 7003 closes each connection. UDP: 7004 echoes.
+ * The servers in the namespace that outside.ts makes, to which guests connect. On TCP, port 7001 reads everything and
+ * then answers a byte, 7002 sends as many MiB as a line asks for, and 7003 closes each connection. On UDP, port 7004
+ * echoes.
  */
 import { createSocket } from 'node:dgram';
 import { createServer, type Socket } from 'node:net';

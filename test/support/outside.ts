@@ -1,4 +1,7 @@
-/** An "internet" on this machine: a network namespace with a public address and a server, which this host routes to. */
+/**
+ * Makes an internet for guests on this machine: a network namespace with a public address and a server, and a route to
+ * it.
+ */
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { writeFile } from 'node:fs/promises';

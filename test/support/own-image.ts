@@ -1,4 +1,4 @@
-/** A custom image whose creation random rounds interrupt. Afterwards the image must be complete or absent. */
+/** Creates a custom image that random rounds interrupt, and checks that afterwards the image is complete or absent. */
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';

@@ -1,4 +1,7 @@
-/** Checks that hold for every page of the console: accessibility in both themes, also on a phone, its width, and no layout shift. */
+/**
+ * Checks what must hold for every page of the console: accessibility in both themes and on a phone, the width, and that
+ * nothing shifts.
+ */
 import type { Page } from 'playwright-core';
 import { accessibilityFindings, layoutShifts, overhangPx } from './browser.ts';
 

@@ -1,11 +1,11 @@
 /**
- * PostgreSQL in high availability, from Debian's packages: three nodes, each with etcd, Patroni and PostgreSQL in a network
- * namespace of its own, and HAProxy in the namespace where the clients run. Patroni and HAProxy are set as `deploy/` does it: only
- * addresses, names, folders and passwords are others.
+ * Runs highly available PostgreSQL from Debian's packages: three nodes, each with etcd, Patroni and PostgreSQL in a
+ * network namespace of its own, and HAProxy in the namespace where the clients run. Patroni and HAProxy have the
+ * settings in `deploy/`, with other addresses, names, folders and passwords.
  *
  *     client (HAProxy, .10) ─ bridge ─ p1 (.11), p2 (.12), p3 (.13)
  *
- * etcd is used by its v2 API: Debian's Patroni 3.0.2 loses acknowledged commits with v3 (docs/operating/postgresql.md).
+ * Patroni uses etcd's v2 API: Debian's Patroni 3.0.2 loses acknowledged commits with v3 (docs/operating/postgresql.md).
  */
 import { execFileSync, spawn } from 'node:child_process';
 import {

@@ -1,4 +1,4 @@
-/** Users, organisations, roles and credentials, inserted into the database directly. */
+/** Inserts users, organisations, roles and credentials into the database directly. */
 import { createHash, randomBytes } from 'node:crypto';
 import type { Db } from '../../src/control-plane/db/pool.ts';
 import { hashPassword } from '../../src/control-plane/identity/passwords.ts';

@@ -1,4 +1,7 @@
-/** Processes of an installation, found by their parents and identified by pid and start time. */
+/**
+ * Finds the processes of an installation, by their parent or their environment, and identifies each by pid and start
+ * time.
+ */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import {

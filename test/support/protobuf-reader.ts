@@ -1,4 +1,4 @@
-/** Reads a message of protobuf by the numbers of its fields. */
+/** Reads the fields of a protobuf message by their numbers. */
 import assert from 'node:assert/strict';
 
 export class ProtobufReader {

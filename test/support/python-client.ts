@@ -1,4 +1,7 @@
-/** The Python package as its users get it: a wheel, made with Debian's tools and installed into an empty environment. */
+/**
+ * Builds the Python package as a wheel, with Debian's tools, and installs it into an empty environment, as its users
+ * do. Also lists the TypeScript client and both Python clients, for tests that run the same calls with all three.
+ */
 import { execFile } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { cp, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';

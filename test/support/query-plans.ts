@@ -1,6 +1,6 @@
 /**
- * The plans of the statements that a database executes, as PostgreSQL's auto_explain reports them on the connection: what the
- * product sends is judged, and not a copy of it.
+ * Records the plans of the statements that a database executes, as PostgreSQL's auto_explain reports them, and finds
+ * those that read too much. So tests judge the statements that the product sends, and not a copy of them.
  */
 import { Kysely, PostgresDialect } from 'kysely';
 import pg from 'pg';

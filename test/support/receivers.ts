@@ -1,4 +1,7 @@
-/** HTTP servers on loopback for tests. They count their connections; closing one ends its hanging requests too. */
+/**
+ * Starts HTTP servers on loopback for tests. A server counts its connections. Closing it also ends its hanging
+ * requests.
+ */
 import { createServer, type RequestListener, type Server } from 'node:http';
 import { createServer as createTlsServer } from 'node:https';
 import type { AddressInfo } from 'node:net';

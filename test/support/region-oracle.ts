@@ -1,12 +1,12 @@
 /**
- * The contents that a region of a disk may hold after a crash, given its writer's reports. Pure.
+ * Computes the contents that a region of a disk may hold after a crash, from the reports of its writer. Pure.
  *
- * The region consists of blocks of 4 KiB. Each operation has a number. A write puts its number into every block, a zeroing zeroes
- * them, a discard may or may not. The writer reports each operation before it begins and after it ends, and the
- * operations that a FLUSH has covered.
+ * The region consists of blocks of 4 KiB. Each operation has a number. A write puts its number into every block, a
+ * zeroing zeroes the blocks, and a discard may zero them or leave them. The writer reports each operation before it
+ * begins and after it ends, and the operations that a FLUSH has covered.
  *
- * After a crash each sector holds the result of the newest operation that must have survived, or of a later one, including
- * operations whose report was lost.
+ * After a crash each sector holds the result of the newest operation that must have survived, or of a later one,
+ * including operations whose report was lost.
  */
 import assert from 'node:assert/strict';
 

@@ -1,7 +1,7 @@
 /**
  * A program in the guest that writes to a region of its disk below the file system, and reports to the oracle
- * (`region-oracle.ts`). It writes data to the disk without a FLUSH, zeroes and discards ranges, and sends a FLUSH now and then,
- * or never.
+ * (`region-oracle.ts`). It writes without a FLUSH, zeroes and discards ranges, and sends a FLUSH now and then, or
+ * never.
  *
  * The region is the only extent of an allocated but unwritten file, so nothing else changes it.
  */

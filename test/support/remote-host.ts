@@ -1,6 +1,6 @@
 /**
- * A second host of an installation's fleet, a remote one that runs on this machine: `berth host` with a join token, its own data
- * folder, agent, fencer and VMs. `dispose` ends all of it.
+ * Runs a second host of an installation's fleet on this machine, as a remote one: `start host` with a join token, its
+ * own data folder, agent, fencer and VMs. `dispose` ends all of it.
  */
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';

@@ -1,4 +1,4 @@
-/** The control plane's listener for remote hosts, in this process, and hosts that join through it. */
+/** Opens the control plane's listener for remote hosts in this process, and lets scripted agents join through it. */
 import assert from 'node:assert/strict';
 import { createHash, randomBytes } from 'node:crypto';
 import { mkdtempSync, rmSync } from 'node:fs';

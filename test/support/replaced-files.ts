@@ -1,6 +1,7 @@
 /**
- * Files that are replaced below a running installation: its host gets an empty disk, or its database is restored to an earlier
- * copy. The launcher is stopped meanwhile, so that it starts nothing before the files are there. The other processes run on.
+ * Replaces files of a running installation: gives its host an empty disk, or restores its database to an earlier copy.
+ * The launcher is stopped (SIGSTOP) meanwhile, so that it starts nothing before the files are there. All processes that
+ * do not use these files keep running.
  */
 import { execFileSync } from 'node:child_process';
 import { readdirSync, rmSync } from 'node:fs';

@@ -1,4 +1,4 @@
-/** A client of the public API: JSON over HTTP with a session's token. */
+/** A client of the public API: JSON over HTTP, with the token of a session or an API key. */
 import assert from 'node:assert/strict';
 
 export interface Answer<T = unknown> {

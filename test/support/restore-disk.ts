@@ -1,8 +1,8 @@
 /**
- * Writes all blocks of a map to a disk behind NBD, each verified first: nothing corrupt is ever written. Reads,
- * unpacking and writes overlap; at most `concurrency` runs of up to 4 MiB are in memory.
+ * Writes all blocks of a map to a disk behind NBD. Each block is verified first, so nothing corrupt is ever written.
+ * Reads, unpacking and writes overlap; at most `concurrency` runs of up to 4 MiB are in memory.
  *
- * Blocks absent from the map are not touched: the target must already read as the base image there.
+ * Blocks that the map does not have are not written: the target must already read as the base image there.
  */
 
 import type { BlockMap } from '../../src/disk-format/block-map.ts';

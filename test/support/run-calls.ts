@@ -1,6 +1,7 @@
 /**
- * Runs a table of calls (`test/client/*.json`) with a client. The TypeScript client runs in this process, the Python client in one of its
- * own (`run_calls.py`, which does the same as `runCalls`); the outcomes of both are plain values, which `judge` compares with the table.
+ * Runs a table of calls (`test/client/*.json`) with the TypeScript client, and compares outcomes with the table
+ * (`judge`). `run_calls.py` runs the same table with the Python client, in a process of its own. The outcomes of both
+ * are plain values.
  */
 import assert from 'node:assert/strict';
 import { type Berth, BerthError } from '../../client/src/berth.ts';

@@ -1,6 +1,8 @@
 """
-Runs a table of calls with the Python client, as run-calls.ts does with the TypeScript client: `run_calls.py sync|async TABLE GIVEN`, with
-BERTH_URL and BERTH_API_KEY. Prints the outcomes as JSON. GIVEN is a JSON object of values that calls name as `$name`.
+Runs a table of calls with the Python client, as run-calls.ts does with the TypeScript client. Prints the outcomes as
+JSON. GIVEN is a JSON object of values that calls name as `$name`.
+
+  BERTH_URL=… BERTH_API_KEY=… run_calls.py sync|async TABLE GIVEN
 """
 import asyncio
 import inspect

@@ -1,10 +1,10 @@
 /**
- * A real S3 store for tests: Ceph's RADOS Gateway over a cluster of one monitor and one OSD that keeps its objects in
- * memory, on free loopback ports, in its own folder. Ready in about two seconds.
+ * Runs a real S3 store for tests: Ceph's RADOS Gateway over a cluster of one monitor and one OSD that keeps its objects
+ * in memory, on free loopback ports, in its own folder. It is ready in about two seconds.
  *
- * Its processes are our children: they end with `close`, and with this process however it ends (`setpriv --pdeathsig`).
- * The monitor gets the OSD's boot id in advance, because it ignores an OSD with another id for ever. The cluster has no internal
- * authentication and listens only on loopback.
+ * - Its processes end with `close`, and with this process however it ends (`setpriv --pdeathsig`).
+ * - The monitor gets the OSD's boot id in advance, because it ignores an OSD with another id for ever.
+ * - The cluster has no internal authentication and listens only on loopback.
  */
 import assert from 'node:assert/strict';
 import { type ChildProcess, execFile, spawn } from 'node:child_process';

@@ -1,6 +1,6 @@
 /**
- * A test double of a host's agent. It calls the real internal API with the real client, and reports what the test requests. It
- * has no QEMU and no disk, so it tests the control plane's states and nothing about guests.
+ * A test double of a host's agent. It calls the real internal API with the real client, and reports what the test
+ * requests. It has no QEMU and no disk, so it tests the control plane's states and nothing about guests.
  */
 import assert from 'node:assert/strict';
 import { createHash, randomUUID } from 'node:crypto';

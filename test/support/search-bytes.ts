@@ -1,4 +1,4 @@
-/** Searches files and the memory of processes for bytes. */
+/** Finds bytes in files and in the memory of processes. */
 import { closeSync, openSync, readdirSync, readFileSync, readSync } from 'node:fs';
 import { join } from 'node:path';
 

@@ -1,6 +1,7 @@
 /**
- * Ways in which a guest may try to get a value, or to have it sent elsewhere, as data. `secret-prober.ts` does them in the guest's
- * namespace. PLACEHOLDER is the one for api.test, whose value no other server and no answer may contain.
+ * Lists attempts of a guest to get the value of a secret, or to have it sent elsewhere, as data. `secret-prober.ts`
+ * makes them in the guest's namespace. PLACEHOLDER stands for the secret of api.test; its value must reach no other
+ * server, and no answer to the guest may contain it.
  */
 import { PLACES } from './secret-lab.ts';
 

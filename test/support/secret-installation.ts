@@ -1,4 +1,7 @@
-/** An installation beside HTTPS servers on an internet of its own, whose names it resolves and whose certificates it trusts. */
+/**
+ * Starts an installation beside an internet with HTTPS servers. The installation resolves the servers' names and trusts
+ * their certificates.
+ */
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,4 +1,7 @@
-/** The egress lab, with servers that secrets are for. They have an authority of their own, which the proxy trusts. */
+/**
+ * Extends the egress lab with HTTPS servers whose secrets the guest has. Their certificates come from a certificate
+ * authority of the lab, which the egress proxy trusts.
+ */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';

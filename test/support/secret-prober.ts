@@ -1,4 +1,7 @@
-/** `secret-prober.ts WAIT_MS`: does the attempts that stdin has as JSON, and prints what was answered to each. Runs as the guest. */
+/**
+ * Makes the attempts of secret-attempts.ts, as the guest: `secret-prober.ts WAIT_MS` reads them as JSON from stdin, and
+ * prints the answer to each.
+ */
 import { once } from 'node:events';
 import { connect as connectHttp2, type OutgoingHttpHeaders } from 'node:http2';
 import { connect, type Socket } from 'node:net';

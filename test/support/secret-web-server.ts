@@ -1,6 +1,7 @@
 /**
- * `secret-web-server.ts FOLDER`: the servers that secrets are for, by HTTP/1.1 and HTTP/2, on port 8444. Each name has its certificate
- * in FOLDER/NAME.json. Prints a line of JSON for each request that it got, with everything of it.
+ * The HTTPS servers to which guests send secrets: `secret-web-server.ts FOLDER` serves HTTP/1.1 and HTTP/2 on port
+ * 8444. Each name has its certificate in FOLDER/NAME.json. The program prints every part of each request that it got,
+ * as a line of JSON.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import type { IncomingMessage } from 'node:http';

@@ -1,6 +1,6 @@
 /**
- * Fills a new installation of the tests, so that not each of them repeats the work: the migrated database, the guest image, its
- * pieces in the object store, and the templates that earlier installations made.
+ * Fills the data folder of a new installation for tests, so that tests do not repeat slow work: the migrated database,
+ * the guest image, its pieces in the object store, and the templates that earlier installations made.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { copyFile, link, mkdir, mkdtemp, readdir, rename, rm, stat } from 'node:fs/promises';

@@ -1,4 +1,7 @@
-/** `bin/berth` as the operator runs it on the server, with its own data folder and the database of an API in this process. */
+/**
+ * Runs `bin/berth` as the operator does on the server. The server has its own data folder, and uses the database of an
+ * API in this process.
+ */
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
 import { mkdtemp, rm } from 'node:fs/promises';

@@ -1,6 +1,7 @@
 /**
- * What an agent does with an overlay that it must set aside, as a function and as a program (`ROOT INSTANCE stop|start`) that can be
- * killed (`die-at-step.ts`). The control plane is of a database that has lost the head which the overlay names.
+ * Lets an agent meet an overlay that it must set aside, because the database has lost the head that the overlay names.
+ * `takeStep` stops or starts the instance there. The file is also a program (`ROOT INSTANCE stop|start`), which
+ * `die-at-step.ts` kills at a chosen step.
  */
 import { mkdir, writeFile } from 'node:fs/promises';
 import { pathsIn } from '../../src/config/paths.ts';

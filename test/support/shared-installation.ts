@@ -1,7 +1,7 @@
 /**
- * One installation for the test files that import this. `bin/run-tests.ts` runs them in one process, where they borrow it one
- * after the other. Each file finds no instances, and one SSH key that was never used. A file that the installation cannot be
- * cleaned after fails, and the next one gets a new installation.
+ * Lends one installation to the test files that import this. `bin/run-tests.ts` runs these files in one process, where
+ * they borrow the installation one after the other. Each file finds no instances, and one SSH key that was never used.
+ * If the cleanup after a file fails, that file fails, and the next one gets a new installation.
  */
 import { mkdtempSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,4 +1,4 @@
-/** Sends signed requests to a bucket, as they are or bent, as a program that follows no rules. */
+/** Sends signed requests to a bucket, unchanged or altered, as a hostile host could. */
 import { createHash } from 'node:crypto';
 import { request } from 'undici';
 import type { ObjectRequest, SignedRequest } from '../../src/protocol/types.ts';

@@ -1,4 +1,4 @@
-/** A minimal SMTP server (RFC 5321, AUTH PLAIN of RFC 4954) that records mail, on a free loopback port. */
+/** A minimal SMTP server (RFC 5321, AUTH PLAIN of RFC 4954) on a free loopback port that records mail. */
 import { once } from 'node:events';
 import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { createInterface } from 'node:readline';

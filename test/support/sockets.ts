@@ -1,4 +1,4 @@
-/** TCP on loopback: a scripted server, and a client. */
+/** TCP on loopback, for tests: starts servers whose behaviour a test decides, and connects to servers. */
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
 import type { TestContext } from 'node:test';

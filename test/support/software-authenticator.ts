@@ -1,7 +1,7 @@
 /**
- * An authenticator and its browser in software, written from the specification (Web Authentication Level 3, sections
- * 5.8.1, 6.1, 6.5.1 and 8.7; COSE keys: RFC 9053, section 7.1.1) without the server's library: P-256 keys by node:crypto, and
- * CBOR by hand. Options make it do each step wrong.
+ * An authenticator (a passkey's device) and its browser in software, with options to make each step wrong. It is
+ * written from the specification (Web Authentication Level 3, sections 5.8.1, 6.1, 6.5.1 and 8.7; COSE keys: RFC 9053,
+ * section 7.1.1) without the server's library: P-256 keys by node:crypto, and CBOR by hand.
  */
 import { createHash, generateKeyPairSync, type KeyObject, randomBytes, sign } from 'node:crypto';
 import type {

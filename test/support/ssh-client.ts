@@ -1,4 +1,4 @@
-/** The real ssh program with a new key. It trusts only the host keys that the test adds. */
+/** Runs the real ssh program with a new key. It trusts only the host keys that the test adds. */
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
 import { appendFileSync, existsSync, readFileSync } from 'node:fs';

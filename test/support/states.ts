@@ -1,4 +1,4 @@
-/** Brings instances into every state of the table, through calls and reports where possible. */
+/** Brings instances into every state that a VM can have, through calls of users and reports of the agent. */
 import assert from 'node:assert/strict';
 import { sql } from 'kysely';
 import type { VmState } from '../../src/control-plane/vms/model.ts';

@@ -1,6 +1,6 @@
 /**
- * Clients that create and delete instances without a pause, each request at one of several servers. One that is not answered, or by
- * 503, is repeated with its key at another server, as the clients of Berth do.
+ * Clients that create and delete instances without a pause. Each request goes to one of several servers. If a request
+ * gets no answer or 503, it is repeated with its Idempotency-Key at another server, as Berth's clients do.
  */
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';

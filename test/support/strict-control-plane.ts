@@ -1,4 +1,7 @@
-/** A control plane that checks requests as the real one does, and says `refused` to what a test names. It keeps what it has accepted. */
+/**
+ * A test double of the control plane. It validates requests as the real one does and keeps those that it accepted. The
+ * test decides which valid requests are refused.
+ */
 import { once } from 'node:events';
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';

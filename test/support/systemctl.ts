@@ -1,7 +1,10 @@
 /**
- * In place of systemctl and journalctl in a machine of a test, which has no systemd: `node systemctl.ts systemctl start NAME…`.
- * It reads the unit files that systemd would read, and starts what they name: with its settings, credentials, folders, user,
- * capabilities and limits. It restarts nothing that ends, builds no sandbox, and waits for nobody who says that he is ready.
+ * Replaces systemctl and journalctl in a machine of a test, which has no systemd: `node systemctl.ts systemctl start
+ * NAME…`.
+ *
+ * - It reads the unit files that systemd would read, and starts a unit with its settings, credentials, folders, user,
+ *   capabilities and limits.
+ * - It restarts no service that ends, builds no sandbox, and does not wait for a service to report that it is ready.
  */
 import { spawn, spawnSync } from 'node:child_process';
 import {

@@ -1,7 +1,8 @@
 /**
- * Writes the types of all tables from a migrated database, as Kysely wants them (ADR 6). A column's type follows from:
- * a check of its values (a union), its name (an id), an override below (the shape of JSON, and what only code knows), or its
- * type in PostgreSQL. Its comment is that of the column.
+ * Writes the Kysely types of all tables from a migrated database (ADR 6). The type of a column follows from an override
+ * below (the shape of JSON, and what only code knows), from its name (an id), from a check of its values (a union), or
+ * from its type in PostgreSQL: the first of these that exists. The column's comment in the database becomes that of the
+ * type.
  */
 import { connect } from '../../src/control-plane/db/connect.ts';
 

@@ -1,4 +1,4 @@
-/** A guest without a machine: its test sends and receives the frames of its TAP device. */
+/** A guest without a VM: a test sends and receives the Ethernet frames of its TAP device. */
 import assert from 'node:assert/strict';
 import { type ChildProcess, spawn } from 'node:child_process';
 import { join } from 'node:path';

@@ -1,4 +1,4 @@
-/** Certificates for tests: authorities by Berth's own code, and servers' by any of them, valid or not. */
+/** Makes certificates of servers for tests, valid or not. */
 import 'reflect-metadata';
 import { webcrypto } from 'node:crypto';
 import {

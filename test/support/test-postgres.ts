@@ -1,7 +1,7 @@
 /**
- * A PostgreSQL server for tests, started by the code that `npm start` uses on a copy of the migrated cluster. It runs without fsync,
- * because nothing here survives its run, and in memory where there is room. Its folder is named after its process:
- * the next server ends and removes what a killed process left behind.
+ * Starts a PostgreSQL server for tests, by the code of `npm start`, on a copy of the migrated cluster. The server runs
+ * without fsync, because its data need not survive, and in memory if there is room. Its folder is named after its
+ * process, so the next server can end and remove what a killed process left behind.
  */
 import { mkdir, mkdtemp, readdir, rm, statfs } from 'node:fs/promises';
 import { tmpdir } from 'node:os';

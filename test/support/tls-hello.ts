@@ -1,4 +1,4 @@
-/** TLS ClientHellos, as bytes. */
+/** Makes TLS ClientHellos, as bytes. */
 
 export function number(width: number, value: number): Buffer {
   const bytes = Buffer.alloc(width);

@@ -1,7 +1,7 @@
 /**
- * A proxy to an HTTP server that injects a fault per request: slow, an error, a body that is cut or changed, silence; or no
- * connection at all (`cut` and `mend`, on the same port). Other requests pass unchanged, with their Host header, so that
- * signatures stay valid.
+ * A proxy to an HTTP server that injects a fault per request: a delay, an error, a body that is cut or changed, or no
+ * answer at all. `cut` breaks all connections, and refuses new ones until `mend`. Other requests pass unchanged, with
+ * their Host header, so that signatures stay valid.
  */
 import assert from 'node:assert/strict';
 import { randomInt } from 'node:crypto';

@@ -1,4 +1,7 @@
-/** A collector of traces: takes OTLP over HTTP, and decodes what the tests look at of its protobuf. Or it hangs, or refuses. */
+/**
+ * A collector of traces: takes OTLP over HTTP, and decodes the parts of the protobuf messages that tests read. The test
+ * can make it refuse or hang.
+ */
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { ProtobufReader } from './protobuf-reader.ts';

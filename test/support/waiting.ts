@@ -1,4 +1,4 @@
-/** Waits on conditions of a whole installation, with a deadline and through failures. Waits on time alone only for a clock. */
+/** Waits for conditions of a whole installation, with a deadline. `untilWorks` treats a failure as "not yet". */
 import assert from 'node:assert/strict';
 import { setTimeout as sleep } from 'node:timers/promises';
 

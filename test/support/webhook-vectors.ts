@@ -1,4 +1,7 @@
-/** Messages to receivers of webhooks, signed by the specification's own signer, for each client to judge. */
+/**
+ * Makes messages to receivers of webhooks, genuine and forged, with which tests check each client's verification. The
+ * specification's own library signs them.
+ */
 import { randomBytes } from 'node:crypto';
 import { Webhook } from 'standardwebhooks';
 

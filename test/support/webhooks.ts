@@ -1,4 +1,7 @@
-/** Webhooks in tests: senders beside an API, and receivers that record their requests. */
+/**
+ * Helpers for tests of webhooks: runs senders beside an API, starts receivers that record their requests, and makes
+ * webhooks, events and deliveries.
+ */
 import assert from 'node:assert/strict';
 import { after } from 'node:test';
 import { transaction } from '../../src/control-plane/db/pool.ts';
