@@ -1,4 +1,7 @@
-/** Composes the public API: the server kit, then the routes of every feature. */
+/**
+ * Creates the Fastify server of the public API: first what holds for every request (connections, headers, errors,
+ * access control, limits), then the routes of every feature. The server does not listen yet.
+ */
 import type { IncomingMessage } from 'node:http';
 import proxyAddr from '@fastify/proxy-addr';
 import Fastify, { type FastifyInstance, LogController } from 'fastify';

@@ -1,6 +1,7 @@
 /**
- * What bounds the rows that one caller can add to each table, and what a guest can put into a report of its host with many items.
- * `docs/bounds.md` is written from it (`npm run documents`). The types let no table and no such report be left out.
+ * Writes the text of `docs/bounds.md` (`npm run documents`). For each table of the database, this document says what
+ * limits the rows that one caller can add. For each report of many items that an agent or ingress sends, this document
+ * says what a guest can put into an item. The types require an entry for each table and each such report.
  */
 import type { BATCHES } from '../protocol/batches.ts';
 import { markdownTable } from '../shared/markdown-table.ts';

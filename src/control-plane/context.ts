@@ -1,4 +1,7 @@
-/** What handlers and tasks of the control plane share: database, keys, mailer, limits, calls to hosts. */
+/**
+ * Defines `AppContext`: what the program gives to the handlers of the public API, such as database, keys, mailbox,
+ * limits, settings, and calls to hosts. `keyedParts` makes those members that derive from the root key.
+ */
 import type { Log } from '../shared/log.ts';
 import type { QuotaLimits } from '../shared/quotas.ts';
 import { Sealer } from '../shared/seal.ts';

@@ -1,6 +1,6 @@
 /**
- * What each error code and each reason of a VM means, and what to do. `docs/errors.md` is written from it (`npm run documents`).
- * The types let no code be left out.
+ * Writes the text of `docs/errors.md` (`npm run documents`): what each error code of the API, each reason for a VM's
+ * state and each failure of a flush means, and what to do about it. The types require a text for each code.
  */
 import { FLUSH_FAILURES, type VmReasonCode } from '../protocol/types.ts';
 import { ERROR_CODES, type ErrorCode } from '../shared/errors.ts';

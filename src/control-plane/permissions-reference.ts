@@ -1,6 +1,7 @@
 /**
- * What each role and scope may do, from the table in `control-plane/identity/permissions.ts` and the access that each route
- * declares. `docs/permissions.md` is written from it (`npm run documents`).
+ * Writes the text of `docs/permissions.md` (`npm run documents`): which scopes each role has, and who may use each
+ * route of the API. The roles come from identity/permissions.ts, the rest from the access rules that each route
+ * declares.
  */
 
 import { markdownTable } from '../shared/markdown-table.ts';

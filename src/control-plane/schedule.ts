@@ -1,6 +1,6 @@
 /**
- * The table of schedules: every background task of the control plane, how often it runs, and what wakes it earlier.
- * A task's file has its name.
+ * Lists every background task of the control plane: its function, how often it runs, and what wakes it earlier.
+ * tasks/run-tasks.ts runs the tasks.
  */
 import type { MarkedStore } from '../object-store/store-mark.ts';
 import type { Log } from '../shared/log.ts';

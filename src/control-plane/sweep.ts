@@ -1,4 +1,4 @@
-/** The daily deletion of rows that have expired, of every feature. */
+/** Deletes the expired rows of every feature. The task `sweep` does this every ten minutes. */
 import type { Db } from './db/pool.ts';
 import { deleteEndedWindows } from './db/shared-limit.ts';
 import { deleteOldEvents } from './events/store.ts';

@@ -1,6 +1,6 @@
 /**
- * The text of the API document, from the registered routes; no database is needed. Run as a program, it writes
- * `openapi/v1.json`.
+ * Builds the document of the public API (OpenAPI) from the registered routes, without a database. Run as a program, it
+ * writes the document to `openapi/v1.json`.
  */
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';

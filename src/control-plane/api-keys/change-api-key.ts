@@ -1,6 +1,9 @@
 /**
- * Creates, rotates and revokes API keys, and tells their holders before they expire. A secret is returned once; the database has
- * its hash. A rotated key's old secret is valid for a grace period. Revoking a key revokes all keys that were made with it.
+ * Creates, rotates and revokes API keys. `reportExpiry` raises an event for each key that expires within seven days.
+ *
+ * - The plain secret is returned once, when it is made. The database has its hash.
+ * - A rotation gives a key a new secret. The previous secret stays valid for the grace period that the caller asks for.
+ * - Revoking a key leaves the keys that were made with it, unless the caller revokes all of them together.
  */
 import { AppError } from '../../shared/errors.ts';
 import { type ApiKeyId, newId, type OrgId, type ServiceAccountId, type UserId } from '../../shared/ids.ts';
@@ -119,8 +122,6 @@ async function requireWithinServiceAccount(
   });
 }
 
-// Gives an API key a new secret. The old one is valid for a grace period.
-
 export const KEY_GRACE_MAX_S = 7 * 86_400;
 
 /**
@@ -151,8 +152,6 @@ export async function rotateApiKey(
   });
   return { ...row, key };
 }
-
-// Revokes an API key, with all keys that were made with it.
 
 /** Throws if the key has changed since the caller read it. */
 type Check = (before: ApiKeyRow) => void;

@@ -1,4 +1,7 @@
-/** API keys as the API shows them, who may see them, and which bounds a key may pass on. Pure. */
+/**
+ * Pure functions about API keys: how the API shows a key, which keys a caller may see or change, and the bounds (expiry
+ * and networks) of a key that is made with another key.
+ */
 import { rfc3339 } from '../../shared/clock.ts';
 import { AppError } from '../../shared/errors.ts';
 import type { ServiceAccountId } from '../../shared/ids.ts';
@@ -51,11 +54,7 @@ export function requireKeysOf(principal: Principal, service_account_id: ServiceA
   }
 }
 
-/**
- * The bounds of a key that is made with an API key: it may not outlive that key nor work from other networks. Otherwise a
- * key valid for an hour could extend its own scope for ever.
- */
-
+/** When a key expires, and where it works. */
 export interface Bounds {
   /** Null: never. */
   readonly expires_at: Date | null;
@@ -63,7 +62,11 @@ export interface Bounds {
   readonly allowed_cidrs: readonly string[];
 }
 
-/** The requested bounds; absent ones are the caller's. @throws AppError FORBIDDEN if they exceed the caller's */
+/**
+ * The requested bounds; absent ones are the caller's. A key that is made with an API key may not outlive that key nor work
+ * from other networks. Otherwise a key valid for an hour could extend its own scope for ever.
+ * @throws AppError FORBIDDEN if they exceed the caller's
+ */
 export function boundsWithin({ credential }: Principal, asked: Bounds): Bounds {
   if (credential.kind !== 'api_key') return asked;
   const { ends_at, allowed_cidrs: own } = credential;

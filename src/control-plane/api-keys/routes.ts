@@ -1,4 +1,4 @@
-/** Routes of API keys. */
+/** Serves `/v1/api-keys`: creates, lists, rotates and revokes API keys. */
 import type { FastifyRequest } from 'fastify';
 import { type Static, Type } from 'typebox';
 import { present } from '../../shared/assert.ts';

@@ -1,4 +1,7 @@
-/** Service accounts, which own API keys instead of people: their routes, and those of their keys. */
+/**
+ * Serves `/v1/service-accounts`. A service account holds API keys, and is not a person: it is created, listed and
+ * deleted here. Its deletion revokes its keys. Routes of keys are in routes.ts.
+ */
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { rfc3339 } from '../../shared/clock.ts';
@@ -34,8 +37,6 @@ import {
   listServiceAccounts,
   type ServiceAccountRow,
 } from './store.ts';
-
-// Creates and removes service accounts, which own API keys instead of people.
 
 /** Creates a service account with a scope within its creator's own. @throws AppError FORBIDDEN, INVALID_REQUEST */
 export async function createServiceAccount(

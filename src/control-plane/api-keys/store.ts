@@ -1,4 +1,7 @@
-/** Rows of API keys and service accounts. */
+/**
+ * SQL of `api_keys` and `service_accounts`. A `KeyViewer` says which keys of an organisation a caller sees: their own,
+ * and, for owners and admins, also those of every service account.
+ */
 import { type Selectable, sql } from 'kysely';
 import type { ApiKeyId, OrgId, ServiceAccountId, UserId } from '../../shared/ids.ts';
 import { isForeignKeyOf, type Tx } from '../db/pool.ts';

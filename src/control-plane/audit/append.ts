@@ -1,14 +1,15 @@
 /**
- * The audit log: who did what, when and from where.
+ * Owns the audit log: who did what, when and from where. `AuditLog` appends, seals and verifies entries.
  *
- *   written ── COMMIT of its transaction ──▶ unsealed ── the sealer, within 250 ms ──▶ sealed
+ *   written ── COMMIT of its transaction ──▶ unsealed ── the task `seal-audit`, within 250 ms ──▶ sealed
  *
- * An entry is written in the transaction that it records, under a MAC of its own. The sealer then numbers it and
- * replaces that MAC by the chain's, which covers the MAC before it. `berth audit verify` finds every entry that was
- * changed or inserted at any time, and every sealed entry that was removed or moved. It cannot find the removal of an
- * unsealed entry, or of the newest entries together with the head. Why entries are not sealed at once: ADR 54.
+ * An entry is inserted in the transaction that it records, with a MAC of this entry alone. The sealer then numbers the
+ * entry and replaces this MAC by one that also covers the MAC of the entry before. Why sealing is a second step: ADR
+ * 54. `berth audit verify` finds every entry that was changed or inserted, and every sealed entry that was removed or
+ * moved. It cannot find the removal of an unsealed entry, or of the newest entries together with the row in
+ * `audit_heads`.
  *
- * Invariants: one sealer at a time; each organisation's numbers have no gap. Formulas: seal-audit.ts.
+ * Invariants: one sealer works at a time; each organisation's numbers have no gap. Formulas: seal-audit.ts.
  */
 import { rfc3339 } from '../../shared/clock.ts';
 import { Signal } from '../../shared/concurrency.ts';
@@ -56,8 +57,7 @@ function mapped(data: Record<string, unknown>, change: (value: unknown) => unkno
   return Object.fromEntries(Object.entries(data).map(([key, value]) => [key, change(value)]));
 }
 
-/** Wakes this process's sealer after the commit of an audit entry, as `control-plane/events/append.ts` wakes the dispatcher. */
-
+/** Wakes this process's sealer after the commit of an audit entry, as events/append.ts wakes the dispatcher. */
 const committed = new Signal();
 const wakeSealer = committed.notify;
 

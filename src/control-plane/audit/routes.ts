@@ -1,4 +1,7 @@
-/** Routes of the audit log, as pages and as CSV. */
+/**
+ * Serves `GET /v1/audit`: lists an organisation's audit log in pages, filtered by action, actor and time. Each entry
+ * comes with the present or last names of its actor and target.
+ */
 import { Type } from 'typebox';
 import { rfc3339 } from '../../shared/clock.ts';
 import type { AppContext } from '../context.ts';

@@ -1,4 +1,4 @@
-/** Puts the entries of the audit logs into their chains, until none waits. */
+/** Runs the task `seal-audit`, which seals the entries of all audit logs, and computes the MACs of entries. */
 import { createHmac, createSecretKey, type KeyObject } from 'node:crypto';
 import { canonicalJson } from '../../shared/canonical-json.ts';
 import type { AuditId, OrgId } from '../../shared/ids.ts';
@@ -11,13 +11,6 @@ const BATCH = 500;
 export async function sealAudit(db: Db, audit: AuditLog): Promise<void> {
   while ((await audit.seal(db, BATCH)) === BATCH);
 }
-
-/**
- * The two MACs of an audit entry, under keys that are not in the database:
- *
- *   own(n)   = HMAC-SHA-256(entry key, canonical JSON of the entry)        stored until the entry is sealed
- *   chain(n) = HMAC-SHA-256(chain key, chain(n-1) ‖ n ‖ own(n))            stored from then on
- */
 
 export interface AuditEntry {
   readonly actor: string;
@@ -39,6 +32,12 @@ export interface WrittenEntry extends AuditEntry {
 /** The chain MAC before the first entry's. */
 export const NO_MAC: Buffer = Buffer.alloc(0);
 
+/**
+ * The two MACs of an audit entry, under keys that are not in the database:
+ *
+ *   own(n)   = HMAC-SHA-256(entry key, canonical JSON of the entry)        stored until the entry is sealed
+ *   chain(n) = HMAC-SHA-256(chain key, chain(n-1) ‖ n ‖ own(n))            stored from then on
+ */
 export class AuditMacs {
   /** Objects, not bytes: making one for each MAC costs ten times the MAC. */
   readonly #entry_key: KeyObject;

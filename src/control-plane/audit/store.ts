@@ -1,4 +1,7 @@
-/** Rows of the audit log: insert, seal into the chain, read as pages with the names of what they concern. */
+/**
+ * SQL of `audit_log` and `audit_heads`: inserts and seals entries, and reads them for sealing, for verification and as
+ * pages. `auditNames` looks up the names of actors and targets.
+ */
 import { sql } from 'kysely';
 import { rfc3339 } from '../../shared/clock.ts';
 import { type AuditId, newId, type OrgId } from '../../shared/ids.ts';
@@ -176,9 +179,10 @@ export function auditPage(tx: Tx, org_id: OrgId, filter: AuditFilter, before: st
   return query.orderBy('id', 'desc').limit(limit);
 }
 
-/** Names of the actors and targets of audit entries. They are looked up when a log is read; the chain covers ids alone. */
-
-/** By id. A deleted resource or former member has the name that the newest entry about it noted. */
+/**
+ * The names of actors and targets, by id. They are looked up when a log is read, because the chain covers ids alone. A
+ * deleted resource or former member has the name that the newest entry about it noted.
+ */
 export async function auditNames(
   tx: Tx,
   org_id: OrgId,

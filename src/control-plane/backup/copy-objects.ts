@@ -1,5 +1,9 @@
 /**
- * The objects and base images of a backup: copied from the stores that a machine uses, and back into them, every copy checked.
+ * Copies the objects and base images of a backup: from the object store and the folder of images into the backup, and
+ * from the backup back.
+ *
+ * A restored object is compared with the SHA-256 that was noted when it was saved. The files of an image are compared
+ * with the image's own manifest. A damaged object or image is left out, and reported to the caller.
  */
 import { createHash } from 'node:crypto';
 import { lstat, mkdir, open, readFile, rm, symlink } from 'node:fs/promises';
@@ -145,7 +149,7 @@ async function bringObject(
   return true;
 }
 
-// Base images in a backup: folders with every file checked, from this machine's folder or from the object store, and back.
+// Base images: folders, saved from this machine or from the object store, and restored to both.
 
 /** A version that disks need, or that new disks get. */
 export interface WantedImage {

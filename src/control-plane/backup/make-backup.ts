@@ -1,9 +1,10 @@
 /**
- * Saves a whole machine while it runs: the database as of one snapshot, then the objects that its disks need, their base
- * images and the secret key.
+ * Makes a backup of an installation while it runs: the rows of the database, the objects that its disks need, their
+ * base images, and the secret key unless it is left out.
  *
- * It is consistent because objects never change, are durable before a row names them, and are not removed meanwhile
- * (`keepObjects`). The order: row, snapshot, copies, sync, manifest.
+ * Order: `keepObjects`, which stops the removal of objects; a snapshot of the database; the copies; a sync; the
+ * manifest. The copies fit the snapshot, because objects never change, are durable before a row names them, and are not
+ * removed meanwhile.
  */
 import { mkdir, open, readdir, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';

@@ -1,10 +1,11 @@
 /**
- * A backup is a folder with `manifest.json`, which is written last, and the files that it names.
+ * Defines the format of a backup, and reads its manifest. A backup is a folder with these files. `manifest.json` is
+ * written last: a folder without it is no complete backup.
  *
- *     manifest.json            this
- *     database.jsonl.zst       the rows of all tables, of one snapshot (src/control-plane/backup/table-data.ts)
- *     objects.jsonl.zst        the objects that the disks need: a line each, {key, size_bytes, sha256 or null}
- *     objects/<key>            the objects, unless they are in a bucket that keeps them
+ *     manifest.json            what the backup has: `BackupManifest`
+ *     database.jsonl.zst       the rows of all tables, of one snapshot (table-data.ts)
+ *     objects.jsonl.zst        the list of the disks' objects, a line each: {key, size_bytes, sha256 or null}
+ *     objects/<key>            the objects, unless they stay in their bucket
  *     images/<image>/<name>/   the base images that the disks are based on
  *     secret-key               the secret key, unless left out: no disk is readable without it
  */

@@ -1,6 +1,10 @@
 /**
- * Restores a backup into an empty data folder, for `npm start`. Until the restore is complete, a marker in the folder keeps Berth
- * from starting on it. The database is loaded after the objects that it names.
+ * Restores a backup into an empty data folder and an empty database.
+ *
+ * - Base images and objects come first. Then the rows are loaded into the schema that the backup had, which is migrated
+ *   afterwards.
+ * - A marker in the folder (`UNFINISHED_RESTORE`) keeps Berth from starting until the restore is complete.
+ * - VMs that ran when the backup was made become `failed`. They continue from their last generations.
  */
 import { lstat, mkdir, open, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';

@@ -1,4 +1,7 @@
-/** The rows of all tables, written to compressed files of lines, and loaded from them into empty tables. */
+/**
+ * Saves the rows of all tables as lines of text, from one snapshot of the database, and loads them into the tables of a
+ * fresh database, in one transaction. Also writes and reads files of lines, compressed with zstd, with their SHA-256.
+ */
 import { createHash } from 'node:crypto';
 import { createReadStream, createWriteStream } from 'node:fs';
 import { createInterface } from 'node:readline';
@@ -9,8 +12,6 @@ import pg from 'pg';
 import { assert } from '../../shared/assert.ts';
 import { connect } from '../db/connect.ts';
 import { type AppliedMigration, appliedMigrations } from '../db/migrate.ts';
-
-// The tables whose rows are saved and loaded, ordered so that referenced tables come first.
 
 export interface DataTable {
   readonly name: string;
@@ -48,6 +49,7 @@ const REFERENCES = `
   from pg_constraint k
   where k.connamespace = 'public'::regnamespace and k.contype = 'f' and k.conrelid <> k.confrelid`;
 
+/** The tables whose rows are saved and loaded, ordered so that referenced tables come first. */
 async function dataTables(client: pg.Client): Promise<DataTable[]> {
   const tables = (await client.query<DataTable>(TABLES, [APART])).rows;
   const references = (await client.query<{ from_table: string; to_table: string }>(REFERENCES)).rows;
@@ -170,8 +172,6 @@ async function sequences(client: pg.Client, tables: readonly DataTable[]): Promi
   return saved;
 }
 
-// Loads the rows that were saved into empty tables, in one transaction.
-
 const BATCH_ROWS = 1_000;
 const BATCH_CHARACTERS = 1024 * 1024;
 
@@ -281,8 +281,6 @@ class Loader {
     ]);
   }
 }
-
-// Files of lines, compressed with zstd, and the hash of the compressed file.
 
 /** Returns the SHA-256 of the file. Does not sync it. */
 export async function writeLines(

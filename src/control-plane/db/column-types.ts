@@ -1,6 +1,6 @@
 /**
- * What columns hold that SQL does not describe: the shapes of JSON, and the lists of values that routes show, too.
- * tables.ts, which is generated, uses the shapes.
+ * Types of columns that SQL does not describe: the shapes of JSON columns, and the values of text columns that the API
+ * shows, too. The generated tables.ts uses the shapes.
  */
 import type { InstanceId } from '../../shared/ids.ts';
 

@@ -1,7 +1,7 @@
 /**
- * Connections to the server that takes writes. DATABASE_URL may name several servers, and one name may lead to another
- * server after a failover, so every connection is asked what it leads to, and one to a standby is closed: what is read there
- * may be old, a revoked credential still valid.
+ * Opens connections to the PostgreSQL server that takes writes. DATABASE_URL may name several servers, and after a
+ * failover one name may lead to another server. So each new connection is asked whether its server takes writes, and
+ * closed if the server is a standby: what a standby has may be old, such as a credential that has been revoked since.
  */
 import pg from 'pg';
 import { assert } from '../../shared/assert.ts';

@@ -1,14 +1,13 @@
 /**
- * Forward-only migrations: `sql/NNNNNN-name.sql`. Each runs once, in order, in its own transaction, under an advisory lock
- * so that processes may start concurrently. An applied migration never changes (its SHA-256 is stored).
+ * Applies the migrations, the files `sql/NNNNNN-name.sql`. Each runs once, in order, in its own transaction, under an
+ * advisory lock, so processes may start concurrently. An applied migration never changes: its SHA-256 is stored.
  *
- * A fleet is upgraded while it serves, in two steps. A migration's first line says which programs go on after it:
+ * During an upgrade, programs of two versions use one database. The first line of a migration says which programs may
+ * use the database after it, and `schema_migrations.needs` tells this to programs that do not know the migration:
  *
- *     -- expand                  all: it only adds what older programs leave alone
- *     -- contract after NAME     those that know the migration NAME: it removes what they no longer use
- *     (neither)                  only those that know this one
- *
- * The database stores it (`needs`), so that a program can judge migrations that it does not know.
+ *     -- expand                  all programs: the migration only adds what older ones leave alone
+ *     -- contract after NAME     programs that know the migration NAME: it removes what they no longer use
+ *     (neither)                  programs that know this migration
  */
 import { createHash } from 'node:crypto';
 import { readdirSync, readFileSync } from 'node:fs';

@@ -1,7 +1,10 @@
 /**
- * LISTEN/NOTIFY on one channel, with one connection per process. A notification is a hint that a row has changed; waiters
- * then read the rows again. Hints are lost while the connection is down, so every (re)connection wakes all waiters. An
- * idle connection shows no failure, so it is probed regularly.
+ * Wakes waiters in all processes by PostgreSQL's NOTIFY and LISTEN, on one channel. `notify` sends; `NotifyHub`
+ * listens, with one connection for each process.
+ *
+ * A notification is only a hint that a row has changed: the waiter reads the row again. Hints are lost while the
+ * connection is down, so each reconnection wakes all waiters. The hub probes the connection every few seconds, because
+ * an idle connection shows no failure.
  */
 import { randomUUID } from 'node:crypto';
 import { EventEmitter, once } from 'node:events';

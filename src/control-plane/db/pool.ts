@@ -1,4 +1,8 @@
-/** Connections to PostgreSQL, transactions, and what its errors mean. */
+/**
+ * Opens the pool of connections to PostgreSQL, runs transactions, and tells what PostgreSQL's errors mean.
+ * `transaction` repeats its work after a deadlock or a serialization failure; `afterCommit` runs an effect once the
+ * commit is done.
+ */
 import {
   Kysely,
   PostgresDialect,

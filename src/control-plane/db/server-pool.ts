@@ -1,12 +1,13 @@
 /**
- * A pool of connections to the server that takes writes, which follows it to another one.
+ * Keeps a pool of connections to the PostgreSQL server that takes writes. After a failover it closes this pool, and
+ * opens one to the new server.
  *
- *     none ─ a connection is wanted: search ─▶ serving ─ a statement fails or is slow: ask again ─▶ serving
- *      ▲                                          │ another server, or no answer
+ *     none ─ a connection is wanted: search ─▶ serving ─ a statement fails or is slow: search again ─▶ serving
+ *      ▲                                          │ another server takes writes, or none answers
  *      └──── all its connections are broken ◀─────┘
  *
- * So a silent server (stopped, cut off) costs its callers {@link SLOW_STATEMENT_MS} and at most `CONNECT_MS`; one that is only
- * slow answers a new connection, and keeps its time.
+ * A server that was stopped or cut off delays its callers by {@link SLOW_STATEMENT_MS} and at most `CONNECT_MS`. A server
+ * that is only slow answers the search, so its connections stay.
  */
 import { Socket } from 'node:net';
 import pg from 'pg';

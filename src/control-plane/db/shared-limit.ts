@@ -1,7 +1,9 @@
 /**
- * A limit of how often something may happen in a window. The database counts, for all control planes and by its own clock. The first
- * count of a key begins its window. A process that knows that a key is used up refuses it without asking, until the window ends.
- * The table is unlogged: a database that crashed, or another that took its place, begins all windows anew.
+ * Limits how often something may happen in a window of time, at all control planes together. The table `request_counts`
+ * has the counts, by the database's clock. The first count of a key begins its window.
+ *
+ * A process that knows that a key is used up refuses it without a query until the window ends. The table is unlogged:
+ * after a crash or a failover of the database, all windows begin anew.
  */
 import { sql } from 'kysely';
 import { present } from '../../shared/assert.ts';

@@ -1,11 +1,15 @@
 /**
- * Compacts a disk: keeps one full map for the oldest retained generation and a delta for each later one, rewrites segments that are less
- * than half live, and releases objects that nothing refers to.
+ * Compacts disks, so that their generations need few rows and few bytes in the object store. A full map lists all
+ * blocks of a generation that differ from the base image; a delta lists those that differ from its parent.
+ * `compactDisk` writes full maps and deltas for the retained generations, rewrites segments of which less than half is
+ * still needed, and releases objects that no generation needs. `checkpointDisk` only writes a full map for a head with
+ * a long chain of generations.
  *
- * It can be killed at any point and run concurrently: all objects are durable before the one transaction that refers to
- * them, and that transaction checks that nobody has changed the chains since they were read, and that the sweep has left the objects
- * alone (segment-store.ts). Unused objects are removed by their writer or, after a kill, by the sweep. Released objects stay
- * for a while (`freeSegments` in remove-objects.ts).
+ * A kill at any point does no harm, and several processes may work at once:
+ * - New objects are durable before the one transaction that names them. It checks that the chains are as they were
+ *   read, and that the sweep of orphans has left the new objects alone (segment-store.ts).
+ * - New objects that were not named are removed by their writer or, after a kill, by that sweep.
+ * - Released objects stay for a while (`freeSegments` in remove-objects.ts).
  */
 import { CompressPool } from '../../disk-format/compress-pool.ts';
 import { KeyRing } from '../../disk-format/frame-cipher.ts';

@@ -1,7 +1,9 @@
 /**
- * SQL of the tasks `checkpoint-disks` and `compact-disks`. Each writes its objects first. Then one transaction, under the
- * instance's lock, checks that the chain is unchanged and replaces rows. If the chain has changed nothing is replaced, and
- * the new objects are orphans for the sweep.
+ * SQL of the tasks `checkpoint-disks` and `compact-disks`: lists the disks that are due, reads the chain of a disk's
+ * generations, and replaces maps in this chain.
+ *
+ * A task writes its objects first. Then one transaction takes the instance's lock, checks that the chain is as the task
+ * read it, and replaces rows. If the chain has changed, nothing is replaced, and the new objects are orphans.
  */
 import { sql } from 'kysely';
 import type { MapRef, SegmentRef } from '../../protocol/types.ts';

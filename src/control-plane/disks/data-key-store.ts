@@ -1,4 +1,6 @@
-/** Rows of the keys that encrypt disks, one or more for each instance. */
+/**
+ * SQL of `data_keys`: the data keys of instances, wrapped (encrypted). data-keys.ts says which ones an instance has.
+ */
 import { sql } from 'kysely';
 import type { DataKey as SentKey } from '../../protocol/types.ts';
 import type { InstanceId } from '../../shared/ids.ts';

@@ -1,12 +1,13 @@
 /**
- * The keys that encrypt disks. A data key is 32 random bytes, stored wrapped: sealed with a key derived from the root
- * key, bound to the instance and the key's id. When the last instance with a key is deleted, its objects are unreadable.
+ * Makes and opens the data keys of instances, shares them with forks, and destroys them. A data key is 32 random bytes.
+ * The database has each one wrapped: sealed with a key that is derived from the root key, and bound to the instance and
+ * the data key's id.
  *
- * An instance has one key for new disk objects, one for memory, and any number for reading. A fork copies the keys that its
- * parent's objects are encrypted with, and the parent gets a new key for writing, so the fork cannot read later writes.
- * The memory key is never copied.
- *
- * A plain key goes only to the host of the instance's VM and to tasks here. It is never logged or stored.
+ * - An instance has one key for new objects of its disk, one for memory, and any number for reading.
+ * - A fork gets the keys that its parent's objects are encrypted with. The parent gets a new key for writing, so the
+ *   fork cannot read what the parent writes later. The memory key is never copied.
+ * - A plain key goes only to the host of the instance's VM and to tasks here. It is never logged or stored.
+ * - Once every instance with a key is deleted, the objects that this key encrypts are unreadable.
  */
 import { type DataKey, newDataKey } from '../../disk-format/frame-cipher.ts';
 import type { DataKey as SentKey } from '../../protocol/types.ts';

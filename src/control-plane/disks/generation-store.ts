@@ -1,6 +1,9 @@
 /**
- * The generations of a disk. A generation that retention dropped (`retained` is false) is hidden; its row stays as a link that
- * later ones need, until compaction removes it (`compaction-store.ts`).
+ * SQL of `generations`: lists and changes the generations of a disk, restores one as a new head, copies one with its
+ * chain to a fork, and drops those that retention no longer keeps.
+ *
+ * A dropped generation (`retained` is false) is hidden. Its row stays as long as later generations are stored as
+ * changes to it; then compaction removes the row (compaction-store.ts).
  */
 import { sql } from 'kysely';
 import type { InstanceId } from '../../shared/ids.ts';

@@ -1,11 +1,13 @@
 /**
- * Keeps objects while a backup, a verification or an export reads them: no task removes any meanwhile.
+ * Stops the removal of the disks' objects while a backup, a verification or an export reads them.
  *
- * A reader has a row that says until when, and renews it. A task looks for such rows after it has chosen what to remove and
- * before it removes it. So a reader that begins later reads a state in which nobody needs the chosen objects, and never
- * will: released segments get no new holder, deleted instances do not return, and an object without a row for a day gets
- * none. It does not matter how long the removal then takes, or in how many processes it runs; nothing depends on a
- * connection.
+ * - A reader inserts a row in `object_readers` that expires, and renews it.
+ * - A task chooses the objects to remove, then looks for such rows. If there is one, the task removes nothing.
+ * - A reader that inserts its row after this look is safe: it reads a database in which nothing needs the chosen
+ *   objects. Nothing will need them later: released segments get no new holder, deleted instances do not return, and an
+ *   object that had no row for a day gets none.
+ *
+ * So a removal may take any time, in any number of processes, and nothing depends on a connection.
  */
 import { randomUUID } from 'node:crypto';
 import { sql } from 'kysely';

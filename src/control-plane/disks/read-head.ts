@@ -1,4 +1,7 @@
-/** What a host learns of a disk: everything while its VM may write, nothing once the instance is placed elsewhere. */
+/**
+ * Answers a host that asks for the durable state or the data keys of a disk, and checks which objects its commits name.
+ * A host gets the state while the instance's newest VM is on this host, and the keys only while that VM may write.
+ */
 import type { CommitRequest, DataKeysRequest, DataKeysResponse, HeadResponse } from '../../protocol/types.ts';
 import { invalid } from '../../shared/errors.ts';
 import type { HostId, InstanceId } from '../../shared/ids.ts';
@@ -39,13 +42,11 @@ export async function readDataKeys(
   return { outcome: 'keys', keys: sentKeys(keys), encryption: disk_keys.encryption };
 }
 
-/** A commit may name only objects that its host wrote for this disk, epoch and generation. */
-
 const BLOCK_BYTES = 65_536;
 /** A flush resends a block that the guest overwrote meanwhile, but never this often. */
 const TIMES_A_BLOCK = 4;
 
-/** @throws AppError INVALID_REQUEST */
+/** A commit may name only objects that its host wrote for this disk, epoch and generation. @throws AppError INVALID_REQUEST */
 export function checkCommit(
   { instance_id, epoch, generation, segments }: CommitRequest,
   disk_bytes: number,

@@ -1,6 +1,11 @@
 /**
- * Tasks that remove objects from the store: those of deleted instances, memory that a VM has resumed from, generations that are not
- * retained, and orphans that no row names. An object that somebody is still writing is never removed.
+ * Removes objects that nothing needs from the object store. Objects that somebody is still writing stay. The tasks:
+ *
+ * - `free-deleted`: the objects and rows of deleted instances
+ * - `free-memory`: saved memory that no VM will resume from
+ * - `free-segments`: segments and maps that no instance has held for a while
+ * - `drop-generations`: marks what retention no longer keeps, so that compaction releases its objects
+ * - `sweep-orphans`: objects of disks that no row names, when they are a day old
  */
 
 import { consumedKey } from '../../disk-format/memory-format.ts';
@@ -165,8 +170,7 @@ export async function freeSegments(db: Db, store: ObjectStore, log: Log, delay_m
   return freed;
 }
 
-// Drops the generations that retention no longer keeps. `compact-disks` then removes what they alone needed.
-
+/** Drops the generations that retention no longer keeps. `compact-disks` then removes what they alone needed. */
 export async function dropGenerations(db: Db): Promise<void> {
   await dropOldGenerations(db);
 }

@@ -1,4 +1,4 @@
-/** Routes of generations: list, name, pin, restore, delete. */
+/** Serves the generations of an instance's disk: list, name, pin, restore and fork. */
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { AppError } from '../../shared/errors.ts';

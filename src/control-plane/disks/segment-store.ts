@@ -1,6 +1,9 @@
 /**
- * The known objects (segments and maps) and their holders. Every instance with a generation that needs an object holds it: a
- * commit holds its new objects, a fork the shared ones, compaction those it writes. An object without a holder is removed.
+ * SQL of `segments`, `segment_holders` and `object_writers`: which objects (segments and maps of disks) exist, which
+ * instances hold them, which a host may use now, and who is writing new ones.
+ *
+ * An instance holds every object that its generations need. A commit holds its new objects, a fork those that it shares
+ * with its parent, and compaction those that it writes. An object without a holder is removed after a while.
  */
 import { randomUUID } from 'node:crypto';
 import { sql } from 'kysely';
@@ -133,7 +136,7 @@ export async function sumStored(tx: Tx): Promise<number> {
   return rows[0]?.bytes ?? 0;
 }
 
-/** What decides which objects a host may use now: where instances are placed, and which objects they hold. */
+// What decides which objects a host may use now: where instances are placed, and which objects they hold.
 
 export interface WritablePlacement {
   readonly vm_id: VmId;
@@ -193,15 +196,13 @@ export async function memoryOf(
   return new Set(rows.map(({ key }) => key));
 }
 
-/**
- * Says who writes objects that no row names yet: a compaction, a checkpoint, an import.
- *
- * Such a writer first inserts a row, then writes its objects, then names them in a transaction that also deletes the row. The
- * sweep leaves the orphans of an instance with such a row alone. It deletes rows of writers that have taken longer than a day
- * first, and a writer whose row is gone names nothing. So a writer that slept, or whose clock or store's clock jumped, never
- * names an object that was removed. (A flush needs no row: its objects have the number of the next generation. The VM's state
- * `suspending` protects the memory that a suspend writes.)
- */
+// Who writes objects that no row names yet: a compaction, a checkpoint, an import.
+//
+// Such a writer first inserts a row, then writes its objects, then names them in a transaction that also deletes the row.
+// The sweep of orphans first deletes the rows of writers that have taken longer than a day; then it leaves every instance
+// with such a row alone. A writer whose row is gone names nothing. So a writer that slept, or whose clock or store's clock
+// jumped, never names an object that was removed. (A flush needs no row: its objects have the number of the next
+// generation. The VM's state `suspending` protects the memory that a suspend writes.)
 
 /** Longer than any writer takes. By the database's clock. */
 const WRITER_MAX = sql`interval '1 day'`;

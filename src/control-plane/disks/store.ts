@@ -1,4 +1,9 @@
-/** Rows of disks and their heads: what is committed, which VM may write, and which store the objects are in. */
+/**
+ * SQL of `disks`: reads a disk's head and the layers below it, commits new generations, raises the epoch, records what
+ * hosts report, and finds the host where a disk is placed. A commit succeeds only with the present epoch and head.
+ *
+ * Also SQL of `object_stores`, the mark of this installation's object store, and of `deleted_instances`.
+ */
 import { randomUUID } from 'node:crypto';
 import { type ExpressionBuilder, sql } from 'kysely';
 import type { MarkedStore } from '../../object-store/store-mark.ts';
@@ -311,7 +316,6 @@ export async function eraseGivenUserData(tx: Tx, instance_id: InstanceId): Promi
 }
 
 /** An instance's disk is placed on the host of its newest VM, and on no other. */
-
 export interface DiskPlacement {
   readonly deleting: boolean;
   readonly disk_epoch: number;
@@ -352,9 +356,7 @@ export async function placedOn(
   return new Set(rows.map(({ id }) => id));
 }
 
-/** The mark of this installation's object store (object-store/store-mark.ts). */
-
-/** Null until the mark is written. */
+/** The mark of this installation's object store (object-store/store-mark.ts); null until it is written. */
 export async function findStoreMark(tx: Tx): Promise<string | null> {
   const row = await tx
     .selectFrom('object_stores')
@@ -386,7 +388,6 @@ export async function deleteStoreMark(tx: Tx): Promise<void> {
 }
 
 /** Claims an object store that was away when the control plane started. Until then nothing in it is used. */
-
 export async function claimStoreOfInstallation(store: MarkedStore): Promise<void> {
   await store.verified();
 }
