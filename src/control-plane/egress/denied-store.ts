@@ -1,4 +1,7 @@
-/** What VMs were denied to reach: the rows. */
+/**
+ * SQL of `denied_destinations`: which destinations each instance's VM was denied to reach, how often, and when it last
+ * tried. Of each instance, the table keeps the newest 100, and those that raised an event in the last ten minutes.
+ */
 import { sql } from 'kysely';
 import type { HostId, InstanceId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';

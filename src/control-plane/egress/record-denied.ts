@@ -1,4 +1,7 @@
-/** Records what a host reports of denied attempts. A host is believed about instances whose newest VM it has or had. */
+/**
+ * Records the denied destinations that a host reports, and raises the event `egress.denied` for some of them. A host
+ * may report only about instances whose newest VM is or was on this host.
+ */
 import type { DeniedDestination, DeniedReport } from '../../protocol/host-types.ts';
 import { present } from '../../shared/assert.ts';
 import { rfc3339 } from '../../shared/clock.ts';
@@ -16,8 +19,7 @@ import {
   trimDenied,
 } from './denied-store.ts';
 
-// A denied destination as the API shows it.
-
+/** A denied destination as the API shows it. */
 export function deniedView({ at, name, address, port, attempts }: DeniedRow) {
   return {
     at: rfc3339(at),

@@ -1,4 +1,7 @@
-/** What an instance's egress policy denied. The policy itself is a field of the instance. */
+/**
+ * Serves the list of destinations that an instance's VM was denied to reach. The egress policy itself is a field of the
+ * instance.
+ */
 import { Type } from 'typebox';
 import { AppError } from '../../shared/errors.ts';
 import type { AppContext } from '../context.ts';

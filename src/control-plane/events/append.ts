@@ -1,6 +1,9 @@
 /**
- * The outbox. An event is inserted in the transaction that makes it true, and never otherwise. The dispatcher numbers committed
- * events and hands them to the consumers in that order, one transaction a batch.
+ * The transactional outbox of events. `append` inserts an event in the transaction that makes it true, so the event
+ * exists if and only if that transaction commits.
+ *
+ * `dispatchEvents` gives committed events their positions in one order, and hands them in this order to the consumers
+ * (webhooks and notifications). A batch is one transaction.
  */
 
 import { Signal } from '../../shared/concurrency.ts';
@@ -10,10 +13,11 @@ import { afterCommit, type Db, type Tx, transaction } from '../db/pool.ts';
 import type { EventType, PrivateEventType } from './model.ts';
 import { insertEvent, nextSequence, numberEvents, type PlacedEvent } from './store.ts';
 
-// Wakes this process's dispatcher after the commit of an event. This is no NOTIFY: commits that notify take one lock of
-// the whole server in turn. Each process that commits events has a dispatcher, and a timer finds what a process that
-// died left behind.
-
+/**
+ * Wakes this process's dispatcher after the commit of an event. This is no NOTIFY: commits that notify take one lock of the
+ * whole server in turn. Each process that commits events has a dispatcher, and a timer finds what a process that died
+ * left behind.
+ */
 const committed = new Signal();
 const wakeDispatcher = committed.notify;
 
@@ -72,16 +76,13 @@ async function insert(
   return id;
 }
 
-// Reads the outbox: numbers the committed events and hands them to the consumers, in the order of their positions, one
-// transaction a batch. One dispatcher works at a time; another one that runs meanwhile does nothing.
-
 /** Takes over a batch, in order, each event exactly once: its writes are committed with the batch. */
 export type EventConsumer = (tx: Tx, events: readonly PlacedEvent[]) => Promise<void>;
 
 /** The first batch is small, so that the first events of a backlog are delivered soon. */
 const BATCH = { first: 64, most: 512 };
 
-/** Runs until no committed event is without a position. */
+/** Runs until no committed event is without a position. One dispatcher works at a time; another one meanwhile does nothing. */
 export async function dispatchEvents(db: Db, consumers: readonly EventConsumer[]): Promise<void> {
   for (let limit = BATCH.first; ; limit = Math.min(limit * 2, BATCH.most)) {
     const count = await dispatchBatch(db, limit, consumers);

@@ -1,14 +1,14 @@
 /**
- * Server-sent events (HTML Living Standard, section 9.2), read by `fetch` with an Authorization header.
+ * Answers requests with streams of server-sent events (HTML Living Standard, section 9.2), for clients that use `fetch`
+ * with an Authorization header. A `StreamSource` says which rows a stream reads.
  *
- * - A stream reads rows by position, up to the head, below which no row appears later. So a stream that resumes after
- *   `Last-Event-ID` neither misses nor repeats one. If that event is no longer known, it sends `reset`: rows may be missing.
- * - A stream reads the next batch once its reader has taken the last one, so it needs memory for one. A reader that takes
- *   nothing for a minute is disconnected.
- * - A row that follows silence is sent at once, and those that follow it a quarter of a second later, together: each batch costs
- *   two statements for each stream, and a busy organisation may have hundreds of both.
- * - The caller is reauthorised before each batch and at each heartbeat; if that fails, the stream ends.
- * - Streams are bounded for each organisation and for the process, and end at once when the server closes.
+ * - Rows are read in the order of their positions, which are given after commit. So a stream that resumes after
+ *   `Last-Event-ID` neither misses nor repeats a row. If that event is no longer known, the stream sends `reset`.
+ * - Back-pressure: a batch is read once the reader has taken the one before. A reader that takes nothing for a minute
+ *   is disconnected.
+ * - A stream that has sent all rows waits a quarter of a second before it reads again: a read costs two statements.
+ * - The caller is reauthorised before each batch and at each heartbeat. If this fails, the stream ends.
+ * - Streams are limited for each organisation and for the process, and end at once when the server closes.
  */
 import { Readable } from 'node:stream';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';

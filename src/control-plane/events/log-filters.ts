@@ -1,4 +1,7 @@
-/** What the lists of events and audit entries are filtered by: times and the actor. */
+/**
+ * Defines the filters that the lists of events and of audit entries share: `since`, `until` and `actor`. `logFilter`
+ * checks a query's times, and finds the id of an actor who is given by e-mail address or name.
+ */
 import { Type } from 'typebox';
 import { parseTime } from '../../shared/clock.ts';
 import { invalid } from '../../shared/errors.ts';

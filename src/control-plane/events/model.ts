@@ -1,9 +1,10 @@
-/** The types of events, what each concerns, and how the API shows them. Pure. */
+/**
+ * Lists the types of events, and has pure functions: which resource an event is about, and how the API shows an event.
+ */
 import { rfc3339 } from '../../shared/clock.ts';
 import type { NumberedEvent } from './store.ts';
 
-/** The types of events. Public ones go to webhooks, the event API and notifications; private ones to notifications only. */
-
+/** The types of public events, which go to webhooks, the event API and notifications. */
 export const EVENT_TYPES = [
   'instance.created',
   'instance.deleted',
@@ -35,6 +36,7 @@ export const EVENT_TYPES = [
 ] as const;
 export type EventType = (typeof EVENT_TYPES)[number];
 
+/** The types of private events, which go to notifications only. */
 export const PRIVATE_EVENT_TYPES = [
   'account.locked',
   'login.new_place',
@@ -49,8 +51,7 @@ export const PRIVATE_EVENT_TYPES = [
 ] as const;
 export type PrivateEventType = (typeof PRIVATE_EVENT_TYPES)[number];
 
-/** What an event is about: the resource in its data, under the name that its type begins with. Pure. */
-
+/** What an event is about: the resource in its data, under the name that its type begins with. */
 export interface EventResource {
   /** `instance`, `port`, `ssh_key`, `api_key`, `member` or `webhook`. */
   readonly type: string;
@@ -75,7 +76,6 @@ export function resourceOf(event_type: string, data: unknown): EventResource | n
 }
 
 /** A public event as the event API shows it. */
-
 export interface EventView {
   readonly id: string;
   readonly type: string;

@@ -1,4 +1,4 @@
-/** The organisation's events: as a list, and live. The caller's scopes decide which ones it sees. */
+/** Serves the organisation's events, as a list and as a live stream. A caller sees the events that its scopes allow. */
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { invalid } from '../../shared/errors.ts';

@@ -1,4 +1,7 @@
-/** Rows of events: insert, give each its position in the one order of all, read pages and streams, delete old ones. */
+/**
+ * SQL of `events` and `event_head`: inserts events, gives each committed event its position in the one order of all,
+ * reads events as pages and for streams, and deletes those that are older than 30 days.
+ */
 import { type Insertable, type SqlBool, sql } from 'kysely';
 import type { EventId, InstanceId, OrgId, UserId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';
@@ -104,7 +107,7 @@ export async function deleteOldEvents(tx: Tx): Promise<void> {
     .execute();
 }
 
-/** Queries of the event API: lists go backwards, streams forwards. Both see only events that have a position. */
+// Queries of the event API: lists go backwards, streams forwards. Both see only events that have a position.
 
 const SHOWN = [
   'position',
@@ -122,7 +125,7 @@ const SHOWN = [
 export interface EventFilter {
   readonly org_id: OrgId;
   readonly types: readonly EventType[];
-  /** The id of an instance, API key, SSH key, member or webhook. */
+  /** The id of an instance, HTTP port, API key, SSH key, member or webhook. */
   readonly resource?: string | undefined;
   readonly since?: Date | undefined;
   /** Exclusive. */

@@ -1,6 +1,7 @@
 /**
- * A stream to an exec: its output from an offset, and input, for a credential or a ticket. Binary messages begin with a byte for the
- * channel (0 stdin, 1 stdout, 2 stderr); text messages are JSON. A holder that may only read gets the output and sends nothing.
+ * Serves the WebSocket to an exec, for a credential or a ticket: sends the exec's output from an offset on, and takes
+ * its input. Binary messages begin with a byte for the channel (0 stdin, 1 stdout, 2 stderr); text messages are JSON. A
+ * caller without the scope `vm:write` gets the output, and may send nothing.
  */
 import type { Duplex } from 'node:stream';
 import { type RawData, WebSocket } from 'ws';

@@ -1,4 +1,7 @@
-/** The output of execs: kept bytes, and a stream of events that follows them; and their input. */
+/**
+ * Serves the output of an exec, as the bytes that its host has kept or, with `follow`, as server-sent events until the
+ * exec ends. Also takes bytes for its input. `OutputFrames` reads the host's stream of output, for exec-stream.ts, too.
+ */
 import { type Duplex, Readable } from 'node:stream';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { type TSchema, Type } from 'typebox';
@@ -25,8 +28,6 @@ import { ExecParams, execRef } from './routes.ts';
 import type { ExecRow } from './store.ts';
 import { controlExec, execOf, execView, noInput, openOutput, recordExec, runningExec } from './use-exec.ts';
 
-// The frames of a host's stream of output, from an offset on. A gap is an error: no reader takes what follows it for the whole.
-
 /** 409 CONFLICT, whose detail programs read. */
 export class OutputLostError extends AppError {
   readonly lost_bytes: number;
@@ -44,6 +45,7 @@ export class OutputLostError extends AppError {
   }
 }
 
+/** The frames of a host's stream of output, from an offset on. A gap is an error, so that no reader takes the rest for the whole. */
 export class OutputFrames {
   readonly #frames = new StreamFrames();
   #reached: number;

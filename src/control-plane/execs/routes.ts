@@ -1,4 +1,7 @@
-/** Execs: commands in guests that outlive their callers. */
+/**
+ * Serves the execs of an instance: starts, lists, signals, resizes and kills them, and makes tickets for their streams.
+ * An exec is a command in the guest that outlives its caller. Output and input: output-routes.ts and exec-stream.ts.
+ */
 import { Type } from 'typebox';
 import { ENDED_KEPT, LOST_WITH, RUNNING_MAX } from '../../protocol/exec-types.ts';
 import { rfc3339 } from '../../shared/clock.ts';

@@ -1,4 +1,6 @@
-/** Execs. Those that are starting are not found by callers. */
+/**
+ * SQL of `execs`. A row is `starting` until the host has answered or reported the exec. Callers do not see such rows.
+ */
 import { sql } from 'kysely';
 import { ENDED_KEPT, type ExecEnd } from '../../protocol/exec-types.ts';
 import type { ExecId, HostId, InstanceId } from '../../shared/ids.ts';

@@ -1,6 +1,9 @@
 /**
- * Starts execs, sends them signals, terminal sizes and input, and reads their output. A start writes a row first; then the host
- * starts the exec once, however often it is asked, so a repeated request finds the same exec.
+ * Starts execs, sends them signals, terminal sizes and input, opens their output, and records what hosts report of
+ * them.
+ *
+ * A start is idempotent. The exec's row with its id comes first, then the call to the host, which starts an exec of
+ * this id only once. So a request that is repeated with its Idempotency-Key finds the same exec.
  */
 import type { Duplex } from 'node:stream';
 import {
@@ -165,9 +168,6 @@ export function execView(row: ExecRow) {
   };
 }
 
-// Starts an exec: a row first, then the call to the host, which starts it once, however often it is asked. So a repeated request with
-// the same Idempotency-Key asks again after a lost answer, and never runs the command twice.
-
 const START_WITHIN_MS = 60_000;
 
 export interface ExecRequest {
@@ -180,7 +180,7 @@ export interface ExecRequest {
   readonly timeout_seconds: number | null;
 }
 
-/** @throws AppError NOT_FOUND, CONFLICT, VM_NOT_RUNNING, QUOTA_EXCEEDED */
+/** The first step of a start: inserts the row. @throws AppError NOT_FOUND, CONFLICT, VM_NOT_RUNNING, QUOTA_EXCEEDED */
 export async function beginExec(
   tx: Tx,
   principal: Principal,
@@ -211,7 +211,10 @@ export interface BegunExec {
   readonly vm_id: VmId;
 }
 
-/** Asks the host, unless it has answered before. @throws AppError INVALID_REQUEST, VM_NOT_RUNNING, RATE_LIMITED, UNAVAILABLE, NOT_FOUND */
+/**
+ * The second step of a start: asks the host, unless it has answered before. It starts the exec once, however often it is
+ * asked. @throws AppError INVALID_REQUEST, VM_NOT_RUNNING, RATE_LIMITED, UNAVAILABLE, NOT_FOUND
+ */
 export async function startExec(
   { db, host_calls }: { readonly db: Db; readonly host_calls: HostCalls },
   { id, instance_id, vm_id }: BegunExec,

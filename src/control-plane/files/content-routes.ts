@@ -1,4 +1,7 @@
-/** The content of files of a running VM, streamed in both directions. An error in the middle of an answer breaks the connection. */
+/**
+ * Serves the content of files in a running guest: reads or writes a file, streamed with back-pressure. An error in the
+ * middle of an answer closes the connection, so that the caller does not take a part for the whole file.
+ */
 import { Readable } from 'node:stream';
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { Type } from 'typebox';

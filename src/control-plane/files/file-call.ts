@@ -1,6 +1,11 @@
 /**
- * A request for files of a guest: its frames, one at a time, with bounds on time. A guest or host that falls silent, breaks the
- * protocol or ends in the middle is an error, and never the end of a file. The caller must close it.
+ * `FileCall` is one request about files of a guest, over a stream to the VM's host. It sends and receives the frames of
+ * the protocol one at a time, and limits how long the guest may be silent. Also here: the paths in requests, and the
+ * files and errors in answers.
+ *
+ * - If guest or host fall silent, break the protocol or disconnect, the call fails. This is never taken for a file's
+ *   end.
+ * - The caller must close the call.
  */
 import { once } from 'node:events';
 import type { Duplex } from 'node:stream';
@@ -35,9 +40,7 @@ import { type CommandTarget, commandTarget } from '../vms/exec-routes.ts';
 import { ruleOrThrow } from '../vms/request-change.ts';
 import { markUsed } from '../vms/store.ts';
 
-// What the guest says where it could not do what was asked, as an error for the caller.
-
-/** By the code of file-tasks.pl, or the guest's errno. */
+/** Why the guest could not do what was asked, as an error for the caller: by the code of file-tasks.pl, or the guest's errno. */
 const FAILURES: Readonly<Record<string, () => AppError>> = {
   2: () => new AppError('NOT_FOUND', { message: 'There is no such file or folder in the guest.' }),
   16: () => conflict('It is in use, such as by a mount.'),

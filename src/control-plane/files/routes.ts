@@ -1,4 +1,7 @@
-/** Files of a running VM: list, delete, move, new folders. `content-routes.ts` has their content. */
+/**
+ * Serves the files of a running guest: lists, deletes and moves them, and makes folders. Their content:
+ * content-routes.ts.
+ */
 import { Type } from 'typebox';
 import type { InstanceId } from '../../shared/ids.ts';
 import type { AppContext } from '../context.ts';

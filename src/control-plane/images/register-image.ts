@@ -1,6 +1,6 @@
 /**
- * Images that hosts have and store: which are needed, which become current, and the removal of one. Its objects stay while a
- * disk needs them.
+ * Decides which images of hosts are uploaded to the object store, and which version of an image is current, the one for
+ * new disks. Also marks images as removed. An image that a disk is based on cannot be removed.
  */
 import type { FastifyInstance } from 'fastify';
 import type { ImageRegistration, OfferedImage, OfferResponse } from '../../protocol/host-types.ts';
@@ -78,8 +78,6 @@ async function judgeOffer(
   return (await instancesOfVersion(tx, id, version)).length > 0 ? 'wanted' : 'unneeded';
 }
 
-// Removes an image. Its objects stay while a disk needs them.
-
 /**
  * Marks versions of an image as removed: the one whose hash begins with `prefix`, or all. The caller deletes the objects
  * afterwards, and hosts delete their copies. Returns the versions.
@@ -114,9 +112,10 @@ function refused(why: string): AppError {
   return new AppError('CONFLICT', { message: `The image cannot be removed: ${why}.` });
 }
 
-// Internal API: the images that hosts have, and those in the object store.
-
-/** Only this machine's host offers images for new disks; other hosts register those that their disks are based on. */
+/**
+ * Serves the internal API about the images that hosts have, and those in the object store. Only this machine's host offers
+ * images for new disks; other hosts register those that their disks are based on.
+ */
 export function registerImageCalls(app: FastifyInstance, { db }: Pick<AppContext, 'db'>): void {
   serve(app, ROUTES.offerImages, async ({ body, host }) => {
     const verdicts: OfferResponse['verdicts'][number][] = [];

@@ -1,4 +1,4 @@
-/** Routes of images. */
+/** Serves `GET /v1/images`: the images that instances can be created with. */
 import { Type } from 'typebox';
 import type { AppContext } from '../context.ts';
 import { principalOf } from '../http/access.ts';

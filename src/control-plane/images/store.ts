@@ -1,4 +1,7 @@
-/** Images: the versions in the object store (`image_versions`), and those that connected hosts report. */
+/**
+ * SQL of `image_versions`: the versions of images in the object store, which of them are current for new disks, and
+ * which instances need one. `listImages` adds what this machine's own host has and has not stored yet.
+ */
 import { sql } from 'kysely';
 import type { FoundImage, ImageRegistration } from '../../protocol/host-types.ts';
 import type { HostId } from '../../shared/ids.ts';
