@@ -1,9 +1,15 @@
 /**
- * Chooses the host of a new boot. Pure: facts and need go in, a host or the reason why there is none comes out.
+ * Chooses the host of a new boot. Pure: the hosts' facts and the VM's need go in; a host, or the reason why there is
+ * none, comes out. A host qualifies if it passes every rule of {@link RULES}. Among those, the first of these
+ * preferences in which two hosts differ decides, and else their order in the list:
  *
- * A host qualifies if it passes every rule of {@link RULES}. Of those, the first is chosen in this order: the one with the only
- * copy of some writes; one that is not cordoned; one that can resume the VM's saved memory; one that has not just failed to; the one
- * that ran the instance last, whose overlay may be warm; the one with the fewest VMs of the organisation; the one with most free memory; the first of the list.
+ * 1. the host that ran the instance last, if it may have the only copy of some writes
+ * 2. a host that is not cordoned
+ * 3. a host that can resume the VM's saved memory
+ * 4. a host that has not just failed to resume this memory
+ * 5. the host that ran the instance last, because its overlay may be warm
+ * 6. the host with the fewest VMs of the organisation
+ * 7. the host with the most free memory
  */
 import type { EgressMode } from '../../shared/egress-policy.ts';
 import type { HostId } from '../../shared/ids.ts';

@@ -1,4 +1,8 @@
-/** The control planes that others reach, by the database's clock. */
+/**
+ * SQL of `control_planes`, `ingresses` and `installation`: which control planes live, the tokens and states of
+ * ingresses, the sealed copies of the root key, and the certificates that hosts pin. The database's clock decides
+ * whether a control plane or an ingress still lives.
+ */
 import { sql } from 'kysely';
 import { type HostId, type IngressId, newId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';
@@ -46,7 +50,7 @@ export async function listLive(tx: Tx): Promise<ControlPlane[]> {
 
 const isLive = () => sql<boolean>`seen_at > now() - make_interval(secs => ${LIVE_SECONDS})`;
 
-/** The ingresses of the installation: their tokens, and since when each has watched the connections to instances. */
+// The ingresses of the installation: their tokens, and since when each has watched the connections to instances.
 
 /** An ingress that has not reported for this long is silent: it may have connections that it could not report. */
 export const INGRESS_SILENT_S = 20;

@@ -1,10 +1,10 @@
 /**
- * The credentials of hosts on other machines, as hashes.
+ * SQL of the credentials by which hosts authenticate, stored as hashes. A host on another machine joins with a token:
  *
  *   join token ── join ─▶ credential ── rotate ─▶ credential, next ── a heartbeat with the next one ─▶ credential
  *
- * A join token works once and expires. The host makes its credentials itself and sends only their hashes; so a call whose answer
- * was lost is repeated with the same one, and nothing is half done.
+ * A join token works once and expires. The host makes its credentials itself and sends only their hashes. So if an
+ * answer is lost, the host repeats the call with the same credential, with the same result.
  */
 import { randomBytes } from 'node:crypto';
 import { sql } from 'kysely';

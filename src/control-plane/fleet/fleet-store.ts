@@ -1,4 +1,7 @@
-/** Hosts on other machines, as the operator administers them. */
+/**
+ * SQL of `hosts` for the operator: adds hosts on other machines, lists all, sets capacity and labels, and cordons,
+ * drains and removes hosts.
+ */
 import { randomBytes } from 'node:crypto';
 import { sql } from 'kysely';
 import type { HostFacts } from '../../protocol/host-types.ts';

@@ -1,6 +1,7 @@
 /**
- * Internal API: calls to an agent while a caller waits, their answers, and the streams of consoles and SSH tunnels. Other control
- * planes ask here about calls that wait in this one; that part is served over TLS only, and only to them.
+ * Serves the internal API of calls to hosts. An agent takes the calls that wait for its host by long poll, and sends
+ * answers or opens streams, such as consoles. An ingress opens its tunnels to guests here. Other control planes take
+ * and answer calls that wait in this one (`registerPeers`): these routes are served over TLS only, and only to them.
  */
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
 import type { Duplex } from 'node:stream';
@@ -25,8 +26,7 @@ import {
 } from '../internal/serve.ts';
 import { runningTarget } from '../vms/forward-stream.ts';
 
-// Internal API: what other control planes ask about calls that wait here. Served over TLS only, and only to them.
-
+/** What other control planes ask about calls that wait here. */
 export function registerPeers(
   app: FastifyInstance,
   { host_calls }: Pick<InternalContext, 'host_calls'>,

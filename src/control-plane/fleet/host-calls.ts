@@ -1,14 +1,15 @@
 /**
- * Calls to a host that an API caller waits for. They are in the memory of the control plane that has the caller's connection,
- * because they end with it. Their ids name it.
+ * Calls hosts for API callers, who wait for the answer or the stream. A call is in the memory of the control plane that
+ * has the caller's connection, because both end together. The call's id names this control plane.
  *
- *   waiting ── the host polls here ───────────────▶ taken ── answer, stream, or the end of the wait ──▶ gone
- *      └── another pulls it, which has the poll ──▶ pulled ── the other has passed it on ──▶ taken
+ *   waiting ── the host polls this control plane ────────────▶ taken ── answer, stream, or the end of the wait ──▶ gone
+ *      └── another one, which the host polls, takes it ──▶ pulled ── the other has passed it on to the host ──▶ taken
  *
- * Invariants: each call goes to its agent once, so a command never runs twice; number and time are bounded; nothing of a
- * call is kept after its caller has disconnected; a call that is not pulled or taken within 5 s fails, and so does one that
- * is not passed on within 5 s after it was pulled; no call and no stream outlives the silence of its host's agent
- * (`HostSilence`), except connections to TCP ports, which wait as TCP does.
+ * Invariants:
+ * - An agent gets each call at most once, so a command never runs twice.
+ * - Number and time of calls are bounded. After its caller has disconnected, nothing of a call is kept.
+ * - A call fails if it stays `waiting` or `pulled` for 5 s, or if the host's agent falls silent (`HostSilence`).
+ *   Streams end with this silence, too, except those of SSH and of ports, which wait as TCP does.
  */
 
 import { randomUUID } from 'node:crypto';
@@ -29,11 +30,6 @@ import type { Db } from '../db/pool.ts';
 import { HOST_FRESH_SECONDS, listSilent } from './host-store.ts';
 import { askerOf, newCallId, noOthers, type OtherControlPlanes } from './peers.ts';
 
-// Ends the waits for a host whose agent has sent no heartbeat for HOST_FRESH_SECONDS. It reads the last heartbeat from the database,
-// because the agent may be connected to another control plane. Work that takes long is no silence: heartbeats go on.
-//
-// Invariant: one query a tick for all hosts that somebody waits for, and none while nobody does.
-
 /** Two ticks are less than a call waits to be taken. */
 const TICK_MS = 2_000;
 
@@ -47,6 +43,11 @@ export interface HostWatch {
 /** For a control plane without hosts. */
 const NO_WATCH: HostWatch = { watch: () => () => undefined };
 
+/**
+ * Ends the waits for a host whose agent has sent no heartbeat for HOST_FRESH_SECONDS. It reads the last heartbeat from the
+ * database, because the agent may be connected to another control plane. Work that takes long is no silence: heartbeats go
+ * on. Invariant: one query a tick for all hosts that somebody waits for, and none while nobody does.
+ */
 export class HostSilence implements HostWatch {
   readonly #db: Db;
   readonly #tick_ms: number;

@@ -1,4 +1,7 @@
-/** Rows of hosts: their facts, slots, use and leases. */
+/**
+ * SQL of hosts: their heartbeats and facts, the slots of instances on them, what VMs use of them, and their leases.
+ * Also reads the hosts as a placement sees them (`listCandidates`).
+ */
 import { sql } from 'kysely';
 import { HostFacts } from '../../protocol/host-types.ts';
 import { conforms } from '../../protocol/schemas.ts';

@@ -1,10 +1,12 @@
 /**
- * The certificate that all control planes of the installation show to hosts, ingresses and each other, which pin it. It is made
- * when the first control plane listens to hosts; its key is sealed in the database. So a host that joined by one control plane,
- * or by a balancer, knows every other one. It can be replaced while everything runs (ADR 49):
+ * Makes and replaces the TLS certificate that all control planes of the installation show to hosts, ingresses and each
+ * other, which pin it. So a host that joined through one control plane or a load balancer trusts all others. The first
+ * control plane that listens to hosts makes the certificate. The database has it, with its private key sealed.
+ *
+ * The certificate can be replaced while everything runs (ADR 49). The stages of its successor:
  *
  *   made ── hosts and ingresses are told of it for a minute ──▶ shown by each control plane that starts
- *        ── shown by all that live ──▶ the only one
+ *        ── shown by all control planes that live ──▶ the only one
  */
 import { X509Certificate } from 'node:crypto';
 import { present } from '../../shared/assert.ts';

@@ -1,11 +1,12 @@
 /**
- * Decides which hosts' leases have expired. Pure: renewals as the database knows them, and this process's monotonic
- * clock, go in.
+ * Decides which hosts' leases have expired (`LeaseMonitor`, pure), marks those hosts as lost, and fails their VMs. Also
+ * corrects the counters of what VMs use of hosts.
  *
- * A host counts its lease from when it sent a renewal; the monitor counts from when it saw the renewal, which is later. The
- * margin covers the time that the host needs to pause its VMs. No clock of another machine and no time of day is compared,
- * so a clock step expires nothing. A monitor that was interrupted (a start, no database, a paused process) has missed
- * renewals: it gives every host a whole lease again.
+ * - A host counts its lease from when it sent a renewal. The monitor counts from when it saw the renewal, which is
+ *   later, and adds a margin in which the host pauses its VMs.
+ * - Only this process's monotonic clock is read, so a step of a clock expires nothing.
+ * - A monitor that was interrupted (a start, no database, a paused process) has missed renewals, so it gives every host
+ *   a whole lease again.
  */
 import { present } from '../../shared/assert.ts';
 import type { HostId, InstanceId, VmId } from '../../shared/ids.ts';
@@ -66,13 +67,15 @@ export class LeaseMonitor {
   }
 }
 
-// Marks hosts whose lease has expired as lost, and fails their VMs. By then such a host has paused its VMs, so they may
-// start elsewhere. Each VM fails in its own transaction, and a lease renewal waits for that transaction: a host that comes
-// back finds each VM either unchanged or failed.
-
 const HOST_LOST = 'The host that holds its disk is lost.';
 
-/** `clock`: monotonic, in ms. It is read once the renewals are known: earlier, a slow answer would shorten the leases. */
+/**
+ * Marks hosts whose lease has expired as lost, and fails their VMs. By then such a host has paused its VMs, so they may
+ * start elsewhere. Each VM fails in its own transaction, and a lease renewal waits for that transaction: a host that comes
+ * back finds each VM either unchanged or failed.
+ *
+ * `clock`: monotonic, in ms. It is read once the renewals are known: earlier, a slow answer would shorten the leases.
+ */
 export async function expireHosts(
   db: Db,
   monitor: LeaseMonitor,

@@ -1,4 +1,6 @@
-/** Makes the certificate that hosts pin. Loaded when it is needed: its library takes a while. */
+/**
+ * Makes the self-signed certificate that hosts pin. Imported only when it is needed, because its library loads slowly.
+ */
 import 'reflect-metadata';
 import { webcrypto } from 'node:crypto';
 import { PemConverter, X509CertificateGenerator } from '@peculiar/x509';

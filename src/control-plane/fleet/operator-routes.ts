@@ -1,4 +1,7 @@
-/** The installation as its operator sees it: read-only, without a secret. Changes are commands on the server. */
+/**
+ * Serves `/v1/operator`: state and findings of the installation, its hosts, images and organisations. Read-only, and
+ * without secrets. The operator changes the installation by commands on the server.
+ */
 import { statfs } from 'node:fs/promises';
 import { type Static, Type } from 'typebox';
 import { rfc3339 } from '../../shared/clock.ts';

@@ -1,11 +1,13 @@
 /**
- * Calls to hosts that are connected to another control plane of the installation than the caller.
+ * Calls hosts that poll another control plane (B) than the one that the caller is connected to (A):
  *
- *   caller ─▶ A: the call waits ── NOTIFY (host, A) ──▶ B, which has the host's poll, pulls it from A and hands it to the host
- *   host ─▶ any: answer or stream ── the call's id names A ──▶ A ─▶ caller
+ *   caller ─▶ A: the call waits ── NOTIFY (host, A) ──▶ B takes the call from A, and passes it on to the host
+ *   host ─▶ any control plane: answer or stream ── the call's id names A ──▶ A ─▶ caller
  *
- * A control plane proves itself to another by a token that is derived from the root key and the other's id. Hints are kept
- * until a pull finds nothing, so a host that comes to poll here a moment later gets the call, too.
+ * - A control plane authenticates to another by a token, which is derived from the root key and the other's id.
+ * - B keeps the hint of the NOTIFY until it takes no more calls from A, so a host that polls B a moment later gets the
+ *   call.
+ * - `Membership` says every 5 s that this control plane lives, and knows the others that do.
  */
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import type { IncomingHttpHeaders } from 'node:http';
@@ -35,8 +37,7 @@ import {
 } from './control-plane-store.ts';
 import { followReplacement } from './hosts-certificate.ts';
 
-// What calls to hosts need of the installation's other control planes. `control-plane/fleet/peers.ts` has it; alone there are none.
-
+/** What calls to hosts need of the installation's other control planes. {@link Peers} has it; without others, {@link noOthers}. */
 export interface OtherControlPlanes {
   /** This control plane's own id, 12 hexadecimal digits: ids of its calls begin with it. */
   readonly id: string;
@@ -80,11 +81,10 @@ export function noOthers(): OtherControlPlanes {
   };
 }
 
-// Calls to another control plane's internal API: JSON over TLS, to the certificate of its row, with a token for it alone.
-
 /** Less than a call waits to be taken. */
 const ANSWER_MS = 4_000;
 
+/** Calls another control plane's internal API: JSON over TLS, to the certificate of its row, with a token for it alone. */
 class PeerClient {
   readonly #url: string;
   readonly #token: string;
@@ -300,11 +300,13 @@ export class Peers implements OtherControlPlanes {
   }
 }
 
-// This control plane among those of the installation: says every 5 s that it lives, and knows the others that do. One that
-// nobody reaches (without BERTH_HOSTS_LISTEN, or without an address that others could dial) has no row, and only looks others up.
-
 const BEAT_MS = 5_000;
 
+/**
+ * This control plane among those of the installation: says every 5 s that it lives, and knows the others that do. One that
+ * nobody reaches (without BERTH_HOSTS_LISTEN, or without an address that others could dial) has no row, and only looks
+ * others up.
+ */
 export class Membership {
   /** New for each process, because its calls end with it. */
   readonly id = randomBytes(6).toString('hex');

@@ -1,7 +1,9 @@
 /**
- * Places a new boot. Placements wait for each other only on one host: the choice reads all hosts without a lock; then the chosen
- * host's row of `host_use` is locked until the transaction's end, the host read again, and another one chosen if it no longer
- * qualifies. So concurrent placements never promise memory twice.
+ * Places a new boot on a host. `placeVm` reads all hosts without a lock and chooses one; then it locks this host's row
+ * in `host_use` until the end of the transaction, and reads the host again. If the host no longer qualifies, it chooses
+ * another one. So concurrent placements never promise the same memory twice, and wait for each other only on one host.
+ *
+ * `hostState` is the state of a host as the operator sees it.
  */
 import { refusalOf } from '../../protocol/protocol.ts';
 import { AppError, RETRY_LATER_S } from '../../shared/errors.ts';

@@ -1,12 +1,13 @@
 /**
- * The root key: 32 random bytes, from which every other key of the installation is derived. The database has it sealed with the
- * secret key (BERTH_SECRET_KEY), which seals nothing else. So a new secret key changes one row (ADR 48):
+ * Makes and opens the root key: 32 random bytes, from which every other key of the installation is derived. The
+ * database has the root key sealed with the secret key (BERTH_SECRET_KEY), which seals nothing else. So a new secret
+ * key changes one row (ADR 48):
  *
  *   one secret key ── addSecretKey ──▶ old and new ── forgetSecretKey('old') ──▶ the new one alone
  *                                          └───────── forgetSecretKey('new') ──▶ the old one alone
  *
- * A control plane needs the secret key only at its start. Invariants: the root key never changes; at each step the database has
- * a copy that a key of the settings opens.
+ * A control plane needs the secret key only at its start. Invariants: the root key never changes; at each step, the
+ * database has a copy that a secret key of the settings opens.
  */
 import { randomBytes } from 'node:crypto';
 import { present } from '../../shared/assert.ts';

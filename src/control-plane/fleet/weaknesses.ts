@@ -1,4 +1,7 @@
-/** Weaknesses of the installation, for `berth doctor` on the server and for the operator: from settings, database and files. */
+/**
+ * Finds weaknesses of the installation in its settings, database and files, for the operator. `berth doctor` on the
+ * server asks for them by the internal API.
+ */
 import type { FastifyInstance } from 'fastify';
 import type { Weakness } from '../../protocol/host-types.ts';
 import { ROUTES } from '../../protocol/routes.ts';
@@ -119,8 +122,6 @@ async function weakCertificates(db: Db): Promise<Weakness[]> {
   const found = 'that hosts pin: it is being replaced, and a control plane still shows the old one';
   return [{ check: 'certificate', found, next: 'berth certificate show says which, and what to do' }];
 }
-
-// Weaknesses of the installation, for `berth doctor`.
 
 /** On the unix socket only, so that no other machine can read them. */
 export function registerWeaknesses(app: FastifyInstance, context: InternalContext): void {

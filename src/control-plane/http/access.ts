@@ -1,7 +1,10 @@
 /**
- * Access control. Every route declares its `access` (registration fails otherwise), which is checked before the body is
- * read: 401, then 403, then sudo, then everything else. Here also: routes that act in the organisation of their path, and
- * the second check of a request whose body came late.
+ * Checks who may call a route. Every route declares its `access`; without it, the registration fails. The checks come
+ * before the body is read: credential (401), permission (403), sudo grant. Validation and the handler come after them.
+ *
+ * - A route below `/v1/orgs/:id` acts in the organisation of its path (`inPathOrganisation`).
+ * - A request whose body took long is checked again (`registerReauthorisation`).
+ * - `accessOf` describes a route's rules, for the API document and docs/permissions.md.
  */
 import type { FastifyContextConfig, FastifyInstance, FastifyRequest } from 'fastify';
 import { assert, present } from '../../shared/assert.ts';

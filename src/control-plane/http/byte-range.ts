@@ -1,4 +1,7 @@
-/** Ranges of bytes in a request (RFC 9110, sections 13.1.5 and 14). */
+/**
+ * Reads the headers of a request for a part of a file: `Range`, `If-Range` and ETags (RFC 9110, sections 13.1.5 and
+ * 14).
+ */
 
 export interface ByteRange {
   readonly offset: number;

@@ -1,6 +1,7 @@
 /**
- * A request's connection: when its client is gone, bodies that take long or much memory, the end of a closing server's
- * connections, and the bytes between a WebSocket and a stream.
+ * Watches and bounds the connections of the public API. It tells when a client disconnects, exempts some requests from
+ * the time limit, bounds the memory of bodies, ends the connections of a closing server, and relays WebSockets to
+ * streams.
  */
 import type { IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';

@@ -1,7 +1,10 @@
 /**
- * The cookies: the refresh token of the console's session, which only POST /v1/auth/refresh reads; the sudo grant; and a
- * login at the OpenID provider, which alone is Lax, because the provider's page leads back. Their attributes are part of
- * the public interface. RFC 6265bis, sections 4.1.2 and 4.1.3.
+ * Sets, clears and reads the cookies of the public API (RFC 6265bis, sections 4.1.2 and 4.1.3). Their attributes are
+ * part of the public interface. There are three:
+ *
+ * - the refresh token of the console's session, which only POST /v1/auth/refresh reads
+ * - the sudo grant
+ * - the state of a login at the OpenID provider. It alone is SameSite=Lax, because the provider's page leads back
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { assert } from '../../shared/assert.ts';

@@ -1,6 +1,7 @@
 /**
- * Turns errors into responses, here alone: `{"error":{"code","message","request_id","details"}}`, or problem details for a caller
- * that prefers them.
+ * Turns errors into HTTP responses, which nothing else does: `{"error":{"code","message","request_id","details"}}`, or
+ * problem details (RFC 9457) for a caller whose `Accept` prefers them. Also has the patterns of texts in requests, and
+ * words for what fails their validation.
  */
 import { STATUS_CODES } from 'node:http';
 import type { Socket } from 'node:net';
@@ -10,8 +11,7 @@ import { AppError, ERROR_CODES, type ErrorCode, type ErrorDetail, errnoOf } from
 import type { Log } from '../../shared/log.ts';
 import { isFull, isUnavailable } from '../db/pool.ts';
 
-/** Errors as problem details (RFC 9457), for callers whose `Accept` prefers them to JSON. */
-
+/** Problem details (RFC 9457), for callers whose `Accept` prefers them to JSON. */
 export const PROBLEM_TYPE = 'application/problem+json';
 
 export interface ProblemDetails extends Omit<ErrorBody['error'], 'message'> {
@@ -48,7 +48,7 @@ function rangeOf(text: string): { readonly type: string; readonly weight: number
   return { type, weight: weight === undefined ? 1 : Number(weight) || 0 };
 }
 
-/** Describes validation errors to callers; ajv describes them to the author of the schema. */
+// Describes validation errors to callers; ajv describes them to the author of the schema.
 
 export type Finding = NonNullable<FastifyError['validation']>[number];
 

@@ -1,7 +1,10 @@
 /**
- * Idempotency keys. One transaction claims the key, does the work and stores the response, so a request happened with its
- * response, or did not happen. While a request runs, others with its key fail at once (an advisory lock of the transaction,
- * never a wait); later ones get its response. Only successes are stored, for a day, encrypted under a key of the server.
+ * Stores the responses of requests that have an Idempotency-Key, and finds them for repeated requests.
+ *
+ * - One transaction claims the key, does the work and stores the response: all three happen, or none.
+ * - While a request runs, others with its key fail at once: they find its advisory lock, and do not wait. Later ones
+ *   get its response.
+ * - Only successes are stored: for a day, encrypted under a key of the server.
  */
 import { createHash } from 'node:crypto';
 import type { FastifyRequest } from 'fastify';
@@ -12,8 +15,6 @@ import type { OrgId } from '../../shared/ids.ts';
 import type { Sealer } from '../../shared/seal.ts';
 import type { Tx } from '../db/pool.ts';
 import type { Principal } from '../identity/principal.ts';
-
-// Rows of Idempotency-Keys and the answers that they repeat.
 
 const KEPT_HOURS = 24;
 

@@ -1,7 +1,7 @@
 /**
- * Every request that changes something runs here, in one transaction: claim the Idempotency-Key (if the route takes one),
- * do the handler's work, store the response for replays, write the audit entry. A request with If-Match is refused where the
- * resource has changed since.
+ * `mutate` runs a request that changes something, in one transaction: it claims the Idempotency-Key (if the route takes
+ * one), does the handler's work, stores the response for repeated requests, and writes the audit entry. It also counts
+ * a principal's changes. `requireMatch` refuses a change if the resource has another ETag than `If-Match` names.
  */
 import { hash } from 'node:crypto';
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox';

@@ -1,6 +1,6 @@
 /**
- * The API document (OpenAPI 3.1), written from the declarations of the routes alone: each operation with its access, examples,
- * headers and errors.
+ * Builds the API document (OpenAPI 3.1) from the declarations of the routes alone: each operation with its access
+ * rules, example, headers and errors.
  */
 import type { FastifyContextConfig, FastifyInstance } from 'fastify';
 import { assert } from '../../shared/assert.ts';

@@ -1,6 +1,7 @@
 /**
- * Schemas of the API document. A schema whose `title` is in PascalCase becomes a component of that name, wherever it
- * stands, and is referred to. Two different schemas of one name stop the document.
+ * Collects the schemas of the API document. A schema with a `title`, in PascalCase, becomes a component of that name,
+ * and is referred to wherever it occurs. If two different schemas have one name, building the document fails. Also has
+ * the types of the document's parts.
  */
 import { isDeepStrictEqual } from 'node:util';
 import { assert } from '../../shared/assert.ts';
@@ -85,8 +86,6 @@ function bounded(schema: SchemaObject, is_answer: boolean): SchemaObject {
   }
   return type === 'array' ? { maxItems: MAX_ANSWER_ITEMS, ...schema } : schema;
 }
-
-// The parts of an OpenAPI 3.1 document that the API document has.
 
 /** The part of OpenAPI 3.1 that our document uses. */
 export interface SchemaObject {

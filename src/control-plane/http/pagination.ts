@@ -1,6 +1,6 @@
 /**
- * Pages of lists, and their cursors. A cursor is sealed, bound to its route, principal and filter, and valid for three
- * days: a caller can neither read nor forge one, nor use it elsewhere.
+ * Reads lists page by page. A cursor is sealed, bound to its route, credential, organisation and filter, and valid for
+ * three days: a caller can neither read nor forge one, nor use it elsewhere.
  */
 import { invalid } from '../../shared/errors.ts';
 import { Sealer } from '../../shared/seal.ts';

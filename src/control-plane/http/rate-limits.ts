@@ -1,8 +1,10 @@
 /**
- * Rate limits: requests a minute of a principal (a user or service account, with all its credentials together), and of an address
- * on the routes that take a password or a token; and changes an hour of a principal. Each control plane counts in its memory, so
- * that a request costs no write; with several of them, each grants its share of the requests. Headers follow the IETF draft
- * "RateLimit header fields for HTTP", revision 10.
+ * Limits requests, and counts changes. Each control plane counts in its memory, so that a request costs no write.
+ *
+ * - `RateLimits`: requests in a minute of a principal (a user or service account, with all its credentials together),
+ *   and of an address on the routes that take a password or a token. Each control plane grants its share of the limit.
+ *   The headers follow the IETF draft "RateLimit header fields for HTTP", revision 10.
+ * - `ChangeCounts`: changes in an hour of a principal. Each control plane grants the whole limit.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { AppError } from '../../shared/errors.ts';

@@ -1,6 +1,6 @@
 /**
- * Schemas that several resources share. They validate requests, serialise answers, and make the API document. A text
- * that the document shows declares an example (`examples`).
+ * Defines schemas that several resources share. They validate requests, serialise answers, and make the API document. A
+ * string in that document declares an example (`examples`).
  */
 import { type TSchema, type TSchemaOptions, type TStringOptions, Type } from 'typebox';
 import { ERROR_CODES } from '../../shared/errors.ts';

@@ -1,6 +1,7 @@
 /**
- * What holds for every request before its handler runs: the headers of the answer, the host names that Berth answers to, how a
- * body is read, when schemas are compiled, and the trace and log line of the request.
+ * Registers what holds for every request before its handler runs: the headers of the answer, which host names and
+ * origins are accepted, how a body is parsed, and the request's trace and log line. Schemas are compiled at their first
+ * use.
  */
 import { isUtf8 } from 'node:buffer';
 import type { IncomingMessage } from 'node:http';
