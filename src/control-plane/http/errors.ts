@@ -1,7 +1,7 @@
 /**
- * Turns errors into HTTP responses, which nothing else does: `{"error":{"code","message","request_id","details"}}`, or
- * problem details (RFC 9457) for a caller whose `Accept` prefers them. Also has the patterns of texts in requests, and
- * words for what fails their validation.
+ * Turns thrown errors into HTTP responses: `{"error":{"code","message","request_id","details"}}`, or problem details
+ * (RFC 9457) for a caller whose `Accept` prefers them. Also has the patterns of texts in requests, and words for what
+ * fails their validation.
  */
 import { STATUS_CODES } from 'node:http';
 import type { Socket } from 'node:net';
