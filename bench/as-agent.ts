@@ -1,6 +1,6 @@
 /**
- * Runs a benchmark of the agent's code in a process with the agent's start options. They decide how memory is returned to the
- * system, which costs a flush more time than encryption does.
+ * Runs a benchmark of the agent's code in a new process, with the options of Node with which the agent starts. They
+ * decide how memory is returned to the system, and that costs a flush more time than encryption does.
  */
 import { fork } from 'node:child_process';
 import { once } from 'node:events';

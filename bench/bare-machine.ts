@@ -1,8 +1,9 @@
 /**
- * QEMU as a person would start it by hand: with Berth's image, kernel and machine options, but without API, database, agent,
- * dirty bitmap, separate user or control group.
+ * Starts QEMU as a person would start it by hand: with Berth's image, kernel and machine options, but without API,
+ * database, agent, dirty bitmap, separate user or control group. Benchmarks compare Berth with it.
  *
- * Its image has the benchmark's SSH key on the disk, which is the quickest way. Berth sets the key through the guest agent.
+ * The image has the benchmark's SSH key on its disk, which is the quickest way. Berth sets the key through the guest
+ * agent.
  */
 import { execFile, spawn } from 'node:child_process';
 import { closeSync, existsSync, openSync } from 'node:fs';

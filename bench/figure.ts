@@ -1,4 +1,4 @@
-/** The types of a benchmark and its figures, their statistics, and the table on stdout. */
+/** Defines the types of a benchmark and of its figures, computes their statistics, and formats the table on stdout. */
 import type { Installation } from './installation.ts';
 
 /** One JSON line of the output, with exactly these fields: the ratio of two medians from the same run. */

@@ -1,4 +1,7 @@
-/** Runs fio in a guest. This host's Debian fio is copied there with its libraries and loader, so the guest needs no package. */
+/**
+ * Runs fio in a guest. First fio of this host's Debian is copied into the guest, with its libraries and loader, so that
+ * the guest needs no package.
+ */
 import { execFile } from 'node:child_process';
 import { cp, mkdir, readFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';

@@ -1,6 +1,6 @@
 /**
- * The bytes that the flush benchmark writes, generated equally in the guest and here. Every round has new bytes, because a
- * flush does not upload a block that the last generation has already.
+ * Generates the bytes that the flush benchmark writes, the same in the guest and here. Every round has new bytes,
+ * because a flush does not upload a block that the last generation has already.
  */
 import { createCipheriv, createHash, randomBytes } from 'node:crypto';
 import { open } from 'node:fs/promises';

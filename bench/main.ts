@@ -1,7 +1,7 @@
 /**
- * npm run bench -- [NAME…] [--runs N] [--accel auto|kvm|tcg] [--dir DIR]: runs benchmarks. Each figure is the ratio of
- * two sides measured in turn in this run. It prints a table and a JSON line for each figure to stdout, progress to
- * stderr, and writes the results of complete benchmarks into bench/README.md.
+ * The program of the benchmarks: npm run bench -- [NAME…] [--runs N] [--accel auto|kvm|tcg] [--dir DIR]. Each figure is
+ * the ratio of two sides, which are measured in turn in this run. The program prints a table and a JSON line for each
+ * figure to stdout, and progress to stderr. It writes the results of complete benchmarks into bench/README.md.
  *
  * At the end, also after a failure or Ctrl-C, all processes end and the folder is removed.
  */

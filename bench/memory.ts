@@ -1,7 +1,9 @@
 /**
- * The agent's peak memory: during a flush of 512 MiB of noise, and during a start on a host without data of the disk, while
- * the guest reads all of it and the overlay is filled. Both with a folder and with a bucket as object store. Compared with the
- * limit of 200 MiB.
+ * Measures the agent's peak memory, with a folder and with a bucket as object store, and compares it with the limit of
+ * 200 MiB. The agent does two kinds of work:
+ *
+ * - It flushes 512 MiB of noise.
+ * - It starts a VM on a host without data of the disk, while the guest reads all of the disk and the overlay is filled.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { mkdir, rm } from 'node:fs/promises';

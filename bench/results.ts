@@ -1,6 +1,6 @@
 /**
- * The results in bench/README.md: a table for each benchmark between two comment lines. A run of a benchmark replaces its
- * table and leaves the others.
+ * Writes the results into bench/README.md, where each benchmark has a table between two comment lines. A run of a
+ * benchmark replaces its table, and leaves the tables of the others.
  */
 import { execFile } from 'node:child_process';
 import { readFile, writeFile } from 'node:fs/promises';

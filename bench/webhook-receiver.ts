@@ -1,6 +1,7 @@
 /**
- * The receiver of the webhook benchmark, a process. It listens on one address of 127.0.0.0/8 for each endpoint and counts
- * requests. The message `expect` starts a count; it answers `expects` at once, and `counted` when all have come.
+ * The receiver of the webhook benchmark, as a process of its own. It listens on one address of 127.0.0.0/8 for each
+ * endpoint, and counts requests. Its parent starts a count by the message `expect`. The receiver answers `expects` at
+ * once, and `counted` when all requests have come.
  */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';

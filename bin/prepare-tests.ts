@@ -1,6 +1,8 @@
 /**
- * `node bin/prepare-tests.ts [programs|image]`: prepares this machine for tests and benchmarks. `programs`: Debian packages, the
- * console and the documentation. `image`: the guest image in `.cache/images/debian-12`, which needs the programs. Default: both.
+ * Prepares this machine for tests and benchmarks: `node bin/prepare-tests.ts [programs|image]`, by default both.
+ *
+ * - `programs`: installs the Debian packages, and builds the console and the documentation.
+ * - `image`: builds the guest image in `.cache/images/debian-12`, which needs the programs.
  */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';

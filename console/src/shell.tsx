@@ -1,4 +1,7 @@
-/** The frame around every page after the login: navigation, notices, account, and the present page. */
+/**
+ * Renders the frame around every page after the login: navigation, logout, notices, and the choice of organisation and
+ * theme.
+ */
 import { signal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
 import { useEffect, useState } from 'preact/hooks';

@@ -1,12 +1,14 @@
 #!/usr/bin/python3
-"""One file in a FUSE folder, as a disk whose power can be cut: cut-disk.py FOLDER.
+"""
+A disk whose power can be cut, as one file in a FUSE folder: cut-disk.py FOLDER.
 
-FOLDER/durable holds what was synced, FOLDER/current what was written; FOLDER/fuse/disk is the disk. A loop device over it
-turns each flush of its file system into fsync of that file, which is how this knows what is durable.
+FOLDER/fuse/disk is the disk. FOLDER/current has everything that was written, and FOLDER/durable what was synced. A loop
+device over the disk turns each flush of its file system into fsync of that file, so this program knows what is durable.
 
-A seed written to FOLDER/fuse/cut cuts the power within the next 64 writes, often in the middle of a flush; written a second
-time, at once. Every later write is refused. Of the writes since the last fsync, the seed chooses what is kept: none, all,
-or each with probability 1/2, a tenth of those torn at 512 bytes. FOLDER/cut then tells it.
+When a seed is written to FOLDER/fuse/cut, the power is cut within the next 64 writes, often in the middle of a flush.
+When it is written a second time, the power is cut at once. Every later write is refused. The seed chooses what is kept
+of the writes since the last fsync: none, all, or each with probability 1/2, a tenth of those torn at 512 bytes.
+FOLDER/cut then reports the cut.
 """
 import errno
 import os

@@ -1,6 +1,7 @@
 /**
- * A folder on a disk whose power can be cut (`cut-disk.py`): ext4 on a loop device over one FUSE file. A cut may lose, tear or
- * reorder writes that were not synced, as on a real disk. It needs root, /dev/fuse, and Debian's python3-fusepy.
+ * Mounts a folder on a disk whose power can be cut (`cut-disk.py`): ext4 on a loop device over one FUSE file. A cut may
+ * lose, tear or reorder writes that were not synced, as on a real disk. It needs root, /dev/fuse, and Debian's
+ * python3-fusepy.
  */
 import assert from 'node:assert/strict';
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';

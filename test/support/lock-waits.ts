@@ -1,4 +1,4 @@
-/** Forces transactions to overlap: one holds a lock that the others wait for. */
+/** Forces transactions to overlap: one transaction holds a lock that all others wait for. */
 import { sql } from 'kysely';
 import type { Db } from '../../src/control-plane/db/pool.ts';
 import { until } from './waiting.ts';

@@ -1,12 +1,12 @@
 /**
- * Machines of a fleet, each in namespaces of its own, on one network that nobody else sees:
+ * Runs the machines of a fleet, each in namespaces of its own, on one network that nobody else sees:
  *
  *     switch (br0, .1) ─ control-1 (.11), front-1 (.21), rack-1 (.31), …
  *
- * A machine has its own host name, processes, addresses, and files: what it writes to /etc, /home, /root, /usr and /var lies over
- * this machine's and is kept until `close`; /run, /tmp and /dev/shm are empty at first. It is root there, without systemd.
- * All of it ends with this process, however that ends: nothing has a name outside that would need removing, but for control groups
- * and a folder in /tmp.
+ * - A machine has its own host name, processes, addresses and files. Commands run there as root, without systemd.
+ * - What it writes to /etc, /home, /root, /usr and /var lies over this machine's files, and is kept until `close`.
+ *   /run, /tmp and /dev/shm are empty at first.
+ * - All machines end with this process, however it ends. Only control groups and a folder in /tmp may remain.
  */
 import { type ChildProcess, execFile, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';

@@ -1,6 +1,6 @@
 /**
- * Extends the egress lab with HTTPS servers whose secrets the guest has. Their certificates come from a certificate
- * authority of the lab, which the egress proxy trusts.
+ * Extends the egress lab with HTTPS servers that the guest's secrets may be sent to. Their certificates come from a
+ * certificate authority of the lab, which the egress proxy trusts.
  */
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';

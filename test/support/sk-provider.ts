@@ -1,6 +1,7 @@
 /**
- * A FIDO token in software: `sk-dummy.so` of OpenSSH's regression tests, which creates and uses real sk- keys. It is extracted
- * from Debian's package openssh-tests without installing it, because the package depends on a server and more.
+ * Provides a FIDO token in software: `sk-dummy.so` of OpenSSH's regression tests, which creates and uses real sk- keys.
+ * It is extracted from Debian's package openssh-tests without installing the package, which depends on a server and
+ * more.
  */
 import { execFile } from 'node:child_process';
 import { existsSync, mkdirSync, mkdtempSync, renameSync, rmSync } from 'node:fs';

@@ -1,7 +1,7 @@
 /**
- * The organisation's instances, kept current. An event refreshes the list at once. Between events the list is refreshed at an
- * interval that depends on the VMs' states: every few seconds for the unsaved bytes of running VMs, more often while a state
- * changes.
+ * Keeps the list of the organisation's instances current. An event refreshes the list at once. Between events the list
+ * is refreshed at an interval that depends on the VMs' states: every few seconds for the unsaved bytes of running VMs,
+ * more often while a state changes.
  */
 import { signal } from '@preact/signals';
 import type { Instance, Vm } from '../../../client/src/berth.ts';

@@ -1,4 +1,7 @@
-/** The page of one webhook: changes, pings, replays and deletes it, replaces its secret, and lists its deliveries. */
+/**
+ * The page of one webhook: its settings, its secret, and its deliveries. A user can change, disable or delete it, send
+ * a ping, and send past events again.
+ */
 import { useState } from 'preact/hooks';
 import type { Webhook } from '../../../client/src/berth.ts';
 import { call } from '../api.ts';
