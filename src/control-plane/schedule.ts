@@ -11,13 +11,8 @@ import { sealAudit } from './audit/seal-audit.ts';
 import { type Db, transaction } from './db/pool.ts';
 import { checkpointDisks, compactDisks } from './disks/compact-disk.ts';
 import type { DiskKeys } from './disks/data-keys.ts';
-import {
-  dropGenerations,
-  freeDeleted,
-  freeMemory,
-  freeSegments,
-  sweepOrphans,
-} from './disks/remove-objects.ts';
+import { dropOldGenerations } from './disks/generation-store.ts';
+import { freeDeleted, freeMemory, freeSegments, sweepOrphans } from './disks/remove-objects.ts';
 import { claimStoreOfInstallation } from './disks/store.ts';
 import { dispatchEvents, onCommitted } from './events/append.ts';
 import { expireHosts, LeaseMonitor, recountHosts } from './fleet/lease-monitor.ts';
@@ -104,7 +99,7 @@ export function schedule(parts: ScheduleParts): Task[] {
       every_ms: 10 * MIN,
       run: free,
     },
-    { name: 'drop-generations', every_ms: 5 * MIN, run: () => dropGenerations(db) },
+    { name: 'drop-generations', every_ms: 5 * MIN, run: async () => void (await dropOldGenerations(db)) },
     { name: 'checkpoint-disks', every_ms: MIN, run: () => checkpointDisks(parts, log, signal) },
     { name: 'compact-disks', every_ms: 5 * MIN, run: () => compactDisks(parts, log, signal) },
     { name: 'sweep-orphans', every_ms: 6 * H, run: () => sweepOrphans(db, store, log) },

@@ -4,7 +4,6 @@
  * - `free-deleted`: the objects and rows of deleted instances
  * - `free-memory`: saved memory that no VM will resume from
  * - `free-segments`: segments and maps that no instance has held for a while
- * - `drop-generations`: marks what retention no longer keeps, so that compaction releases its objects
  * - `sweep-orphans`: objects of disks that no row names, when they are a day old
  */
 
@@ -21,7 +20,6 @@ import { eachInTurn } from '../tasks/run-tasks.ts';
 import { countLastStored } from '../usage/store.ts';
 import { deleteMemory, listOrphanedMemory } from '../vms/memory-store.ts';
 import { deleteSamples } from '../vms/metric-store.ts';
-import { dropOldGenerations } from './generation-store.ts';
 import { objectsAreKept } from './keep-objects.ts';
 import {
   dropHolder,
@@ -168,9 +166,4 @@ export async function freeSegments(db: Db, store: ObjectStore, log: Log, delay_m
   }
   if (freed > 0) log.info({ segments: freed }, 'segments without a holder removed');
   return freed;
-}
-
-/** Drops the generations that retention no longer keeps. `compact-disks` then removes what they alone needed. */
-export async function dropGenerations(db: Db): Promise<void> {
-  await dropOldGenerations(db);
 }
