@@ -92,7 +92,7 @@ export BERTH_TEST_DURATIONS
 # File names have no spaces: the lists are split into words.
 unit=$(test_files src bin bench console adapters)
 # Those in these folders need no guest image.
-imageless='^test/(client|db|dev|house|http|ingress|webhooks)/'
+imageless='^test/(client|control-plane|db|dev|house|ingress|protocol|webhooks)/'
 integration=$(test_files test | grep -E "$imageless" || true)
 guests=$([ "$files" = unit ] || test_files test | grep -vE "$imageless" || true)
 # It takes longest: the others run beside it, and none waits for it at the end.

@@ -9,7 +9,7 @@ import type { Database } from './db/tables.ts';
 
 const BOUNDS = {
   changes:
-    '20,000 changes of a user or service account in an hour (`BERTH_RATE_LIMITS`), with all of its credentials together, at each control plane. Past it they get 429 `RATE_LIMITED`. What deletes or stops goes on, and is bounded by what was made or started; so does a new proof of the password, of which an address has 60 a minute (`test/http/rate-limits.test.ts`: “past the changes of an hour…”)',
+    '20,000 changes of a user or service account in an hour (`BERTH_RATE_LIMITS`), with all of its credentials together, at each control plane. Past it they get 429 `RATE_LIMITED`. What deletes or stops goes on, and is bounded by what was made or started; so does a new proof of the password, of which an address has 60 a minute (`test/control-plane/rate-limits.test.ts`: “past the changes of an hour…”)',
   logins: '300 logins of an account in an hour, and its quota of sessions',
   organisation: 'other quotas of the organisation',
   account: 'other quotas of the account',
@@ -131,7 +131,7 @@ For each table of the database: what bounds the rows that one person, service ac
 
 const REPORTS_HEAD = `## Reports of many
 
-Agent and ingress send some requests with many items, of several instances. One sender sends them all (\`src/protocol/batches.ts\`): it checks each item by the schema of the receiver, drops and logs one that does not fit, and splits a request that is refused all the same until it has found the item (\`test/host/batches.test.ts\`). What was refused is never reported again unchanged; only a question, for an image or an object, is asked again. While the control plane is away, nothing is dropped.
+Agent and ingress send some requests with many items, of several instances. One sender sends them all (\`src/protocol/batches.ts\`): it checks each item by the schema of the receiver, drops and logs one that does not fit, and splits a request that is refused all the same until it has found the item (\`test/protocol/batches.test.ts\`). What was refused is never reported again unchanged; only a question, for an image or an object, is asked again. While the control plane is away, nothing is dropped.
 
 Any other report is about one VM, or answers one call. So a refused one holds up no other VM.`;
 

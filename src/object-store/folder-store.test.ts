@@ -1,4 +1,4 @@
-/** What a folder does beyond the contract of all object stores (test/host/object-store-contract.test.ts). */
+/** What a folder does beyond the contract of all object stores (test/object-store/object-store-contract.test.ts). */
 import assert from 'node:assert/strict';
 import { randomBytes } from 'node:crypto';
 import {

@@ -37,7 +37,7 @@ function batch<Item extends TSchema>(
 
 const instanceOf = ({ instance_id }: { readonly instance_id: string }) => instance_id;
 
-/** By route. test/host/batches.test.ts names the other requests with lists, and why each of them is one whole. */
+/** By route. test/protocol/batches.test.ts names the other requests with lists, and why each of them is one whole. */
 export const BATCHES = {
   heartbeat: batch('disk', ROUTES.heartbeat.request.properties.disks, 20_000, instanceOf),
   logins: batch('login', ROUTES.logins.request.properties.fingerprints, 1_000, (fingerprint) => fingerprint),

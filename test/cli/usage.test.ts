@@ -1,4 +1,4 @@
-/** berth usage, against the API. test/http/usage.test.ts shows that the counts are right. */
+/** berth usage, against the API. test/control-plane/usage.test.ts shows that the counts are right. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { InstanceId } from '../../src/shared/ids.ts';

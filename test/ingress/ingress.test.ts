@@ -38,7 +38,7 @@ async function ingressTo(
 
 type Answer = (etag: string, routes: readonly IngressRoute[], changed?: readonly InstanceId[]) => void;
 
-/** An ingress that runs beside a control plane of which there is only the call for routes; its own side of it is tested in test/http. */
+/** An ingress that runs beside a control plane of which there is only the call for routes; its own side of it is tested in test/control-plane. */
 async function runIngress(
   t: TestContext,
   onRoutes: (asked: RoutesRequest, answer: Answer) => void,

@@ -39,7 +39,7 @@ async function setUp(
 ): Promise<Setup> {
   const wakes: string[] = [];
   const reports: ActivityReport[] = [];
-  // Of the control plane only what the ingress says to it; its own side is tested in test/http.
+  // Of the control plane only what the ingress says to it; its own side is tested in test/control-plane.
   const control = createHttpServer((request, response) => {
     void request.toArray().then((parts) => {
       const body = JSON.parse(Buffer.concat(parts).toString());

@@ -1,4 +1,4 @@
-/** The installation as its operator sees it. Who else is refused: also test/http/authorisation.test.ts. */
+/** The installation as its operator sees it. Who else is refused: also test/control-plane/authorisation.test.ts. */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { ensureHost } from '../../src/control-plane/fleet/host-store.ts';

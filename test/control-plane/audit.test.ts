@@ -260,8 +260,9 @@ const WITHOUT: Record<string, string> = {
   resizeExec: 'changes what is shown, and nothing else',
   writeExecInput: 'is part of an exec, whose start is noted',
   askForDeviceLogin: 'makes a code and nothing else; what a person answers is noted',
-  takeDeviceLogin: 'opens its session by the same function as login (test/http/device-logins.test.ts)',
-  loginByPasskey: 'opens its session by the same function as login (test/http/passkeys.test.ts)',
+  takeDeviceLogin:
+    'opens its session by the same function as login (test/control-plane/device-logins.test.ts)',
+  loginByPasskey: 'opens its session by the same function as login (test/control-plane/passkeys.test.ts)',
 };
 
 const seal = () => sealAudit(api.context.db, api.context.audit);
