@@ -375,7 +375,8 @@ const TAGS: Readonly<Record<string, string>> = {
   'API keys': 'Keys for programs. The plain key is shown once, at creation and at rotation.',
   'Service accounts': 'Accounts of programs. They hold API keys.',
   Organisations: 'Organisations, their members, invitations, billing addresses and quotas.',
-  Audit: 'Who did what, when and from where. Entries are chained: a change or a removal of one shows (`berth audit verify`).',
+  Audit:
+    'Who did what, when and from where. Entries are chained: a change or a removal of one shows (`berth audit verify`).',
   Instances: 'Instances: name, size, labels, disk.',
   Generations: 'Saved states of a disk, to restore or to fork.',
   VM: 'The virtual machine that runs an instance: start, stop, suspend, flush, commands, console.',
