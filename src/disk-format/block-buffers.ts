@@ -1,6 +1,7 @@
 /**
- * Buffers for batches of blocks to pack. Packing overwrites the blocks of a batch with its frames. Buffers are reused,
- * because a new megabyte costs 256 page faults, which take longer than hashing and encrypting it.
+ * Lends the buffers in which a flush packs batches of blocks. Packing is in place: the frames (the stored form of
+ * blocks) overwrite the blocks. Buffers are reused, because a new megabyte costs 256 page faults, which take longer
+ * than hashing and encrypting it.
  */
 import { release } from '../shared/release.ts';
 import { TAG_BYTES } from './frame-cipher.ts';

@@ -1,9 +1,11 @@
 /**
- * Where each block of a disk is stored: block number → {segment, offset, length, kind, mark, hash}. An absent block
- * equals the base image's. A zero entry means zeroes, whatever the base image holds.
+ * `BlockMap` says where each block of a disk is stored: block number → {segment, offset, length, kind, mark, hash}. A
+ * block that is not in the map equals the base image's. An entry of kind zero means zeroes, whatever the base image
+ * holds.
  *
- * Memory is O(blocks ever set), about 44 bytes a block: rows in parallel typed arrays, in order of first appearance,
- * and an open-addressed index (linear probing, at most two thirds full) from block number to row.
+ * Memory is O(blocks ever set), about 44 bytes a block: parallel typed arrays with a row for each block, in order of
+ * first appearance, and an open-addressed hash index (linear probing, at most two thirds full) from block number to
+ * row. `BlockSet` is a set of block numbers, kept as a bitmap.
  */
 import { assert, present } from '../shared/assert.ts';
 import type { Encryption, FrameHome } from './frame-cipher.ts';
@@ -311,10 +313,10 @@ export class BlockMap {
   }
 }
 
-/** A set of block numbers as a bitmap in pages of 32,768 blocks (2 GiB of disk, 4 KiB of memory), made on demand. */
 const PAGE_BITS = 15;
 const PAGE_MASK = (1 << PAGE_BITS) - 1;
 
+/** A set of block numbers as a bitmap in pages of 32,768 blocks (2 GiB of disk, 4 KiB of memory), made on demand. */
 export class BlockSet {
   readonly #pages = new Map<number, Uint32Array>();
   #count = 0;

@@ -1,4 +1,8 @@
-/** How a compression worker packs and unpacks one batch. Pure. */
+/**
+ * Packs and unpacks one batch of blocks. To pack a block is to hash, compress and encrypt it; a block whose hash is
+ * already known gets no frame. A frame that is not encrypted gets a CRC. Pure. Runs in the worker threads of
+ * compress-pool.ts, or on the calling thread.
+ */
 import { assert, present } from '../shared/assert.ts';
 import { release } from '../shared/release.ts';
 import {

@@ -1,9 +1,12 @@
 /**
- * Worker threads that pack and unpack batches of blocks, so that the main thread never waits for SHA-256 or zstd.
+ * Owns the worker threads that pack and unpack batches of blocks, so that the main thread never waits for SHA-256 or
+ * zstd.
  *
- * Invariants: a batch goes to one worker and gets one reply. Buffers are transferred, so the caller's are detached. When a
- * worker dies, its batches are rejected, and the next batch starts a new one: a worker that cannot start does not cause a
- * loop. Idle workers do not keep the process alive.
+ * Invariants:
+ * - A batch goes to one worker and gets one reply. Its buffers are transferred, so the caller can no longer use them.
+ * - When a worker dies, its batches are rejected. Only the next batch starts a new worker, so a worker that cannot
+ *   start causes no loop.
+ * - Idle workers do not keep the process alive.
  */
 import { extname } from 'node:path';
 import { Worker } from 'node:worker_threads';

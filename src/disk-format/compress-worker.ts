@@ -1,4 +1,7 @@
-/** The program of a compression worker thread: one reply for each request; buffers are transferred both ways. */
+/**
+ * The program of a worker thread of compress-pool.ts: packs or unpacks the batch of each request, and sends one reply.
+ * Buffers are transferred in both directions.
+ */
 import { parentPort } from 'node:worker_threads';
 import { present } from '../shared/assert.ts';
 import { release } from '../shared/release.ts';

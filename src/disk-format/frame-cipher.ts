@@ -1,10 +1,11 @@
 /**
- * AES-256-GCM as the format uses it, and the keys derived for it from a disk's data keys. Data keys are in memory only: never
- * written, never logged.
+ * Encrypts and decrypts the objects of a disk with AES-256-GCM, and derives the keys for that from the disk's data
+ * keys. Data keys are in memory only: they are never written and never logged.
  *
- * A nonce is {u32 type, u64 counter}. Types: 0 frame, 1 part of a segment, 2 piece of a map, 3 part of a memory image. Each nonce
- * is used once under its key: counters rise within a flush attempt, and a new attempt has a new salt. The additional authenticated
- * data says where the bytes belong. So a frame of another disk, generation or block does not decrypt.
+ * A nonce is {u32 type, u64 counter}. Types: 0 frame, 1 directory of a segment, 2 piece of a map, 3 part of a memory
+ * image. Each nonce is used once under its key: counters rise within an attempt to write, and each attempt has a new
+ * salt, and so a new key. The additional authenticated data says where the bytes belong. So a frame of another disk,
+ * generation or block does not decrypt.
  */
 import {
   createCipheriv,

@@ -1,6 +1,7 @@
 /**
- * Packs a block into a frame and back: zero detection, hash, zstd at level 1, or raw when that is not smaller.
- * Pure and synchronous, for worker threads (`compress-worker.ts`).
+ * Packs a block into a frame, the form in which a segment stores it, and unpacks it again. Packing detects zeroes,
+ * hashes the block and compresses it with zstd at level 1. A block that does not shrink is stored raw. Unpacking
+ * verifies the hash. Synchronous and without I/O, for worker threads (compress-worker.ts).
  */
 import { hash as hashOnce } from 'node:crypto';
 import { constants, crc32, createZstdCompress, zstdCompressSync, zstdDecompressSync } from 'node:zlib';

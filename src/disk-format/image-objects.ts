@@ -1,12 +1,15 @@
 /**
- * Base images in the object store: the pieces of each file, named by their hashes, and an index that lists them.
+ * Uploads base images to the object store, downloads them and removes them. Each file of an image is cut into pieces. A
+ * piece is named by its hash, and an index lists the pieces of each file.
  *
  *   images/<image id>/<version>/<sha256 of a piece>   a piece of at most 4 MiB, one zstd frame; none for zeroes
  *   images/<image id>/<version>/index.json            written last: if it exists, the image is complete
  *
- * Invariants: an upload is verified against the manifest's hashes. A download is verified piece by piece and as a whole,
- * against an index whose hash the caller knows, and appears in its folder completely or not at all. One piece is in
- * memory at a time.
+ * Invariants:
+ * - An upload is verified against the hashes in the image's manifest.
+ * - A download is verified piece by piece and as a whole, against an index whose hash the caller knows. Its folder
+ *   appears complete or not at all.
+ * - One piece is in memory at a time.
  */
 import { createHash, type Hash } from 'node:crypto';
 import { chmod, type FileHandle, mkdir, open, rename, rm, stat, writeFile } from 'node:fs/promises';

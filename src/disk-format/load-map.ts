@@ -1,4 +1,8 @@
-/** Builds the block map of a generation from its layers: the directories of segments, one ranged read each, and maps. */
+/**
+ * Builds the block map of a generation from its layers, oldest first: map objects (map-objects.ts) and segments, of
+ * which only the directory is read. A later layer overrides an earlier one; only the first may be a full map. Also
+ * builds the maps of several generations, one after the other, and lists the changes between two maps.
+ */
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { assert, present } from '../shared/assert.ts';
 import { type BlockLocation, BlockMap } from './block-map.ts';
@@ -150,11 +154,7 @@ async function readTail(
   }
 }
 
-/**
- * Yields the maps of several generations of a disk, in order. At most two are in memory at once. Each map is built on the
- * last but one, so each object of the chain is read twice, and not once for every generation.
- */
-
+/** The layers of one generation. */
 export interface Chain {
   readonly generation: number;
   /** Oldest first. */
@@ -180,7 +180,11 @@ interface Loaded {
   readonly map: BlockMap;
 }
 
-/** Each yielded value is valid until the next call. @throws SegmentCorruptError */
+/**
+ * Yields the maps of several generations of a disk, in order. At most two are in memory at once. Each map is built on the
+ * last but one, so each object of the chain is read twice, and not once for every generation.
+ * Each yielded value is valid until the next call. @throws SegmentCorruptError
+ */
 export async function* chainMaps({
   store,
   keys,
@@ -205,10 +209,8 @@ function beginsWith(layers: readonly Layer[], first: readonly Layer[]): boolean 
   return first.length <= layers.length && first.every(({ key }, i) => layers[i]?.key === key);
 }
 
-/** The difference of two maps, which a delta map stores. */
-
 /**
- * The changes that turn `from` into `to`, in the order of block numbers. A block stored in another place is a change, even
+ * The changes that turn `from` into `to`, which a delta map stores, in the order of block numbers. A block stored in another place is a change, even
  * with the same content. The maps must not change meanwhile.
  */
 export function* diffMaps(from: BlockMap, to: BlockMap): Generator<MapChange> {

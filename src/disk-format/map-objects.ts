@@ -1,10 +1,11 @@
 /**
- * Map objects: where the blocks of a generation are stored. First the format, version 1, as pure functions on buffers
- * (docs/disk-format.md has the layout); then what writes a map from changes and reads it into a block map. A block map is valid
- * only after `readMap` has succeeded.
+ * Reads and writes map objects. A map object says where blocks of a generation are stored, so that a reader needs not
+ * the directory of every segment. A full map has all blocks. A delta has the blocks that differ from the parent
+ * generation, also those that equal the base image again.
  *
- * A full map has all blocks. A delta has those that differ from its parent generation, including those that equal the base image
- * again.
+ * First comes the format, version 1, as functions on buffers (docs/disk-format.md has the layout). Then `writeMap`
+ * makes an object from changes, and `readMap` applies one to a block map. If `readMap` fails, the block map is half
+ * changed and must not be used.
  */
 import { createHash, type Hash, randomBytes } from 'node:crypto';
 import { setImmediate as turn } from 'node:timers/promises';

@@ -1,14 +1,14 @@
 /**
- * The memory of a suspended VM in the object store: QEMU's migration stream in parts of 8 MiB, each compressed and encrypted
- * on its own. It is always encrypted, because memory holds secrets that no disk does.
+ * Stores and reads the memory of a suspended VM: QEMU's migration stream, cut into parts of 8 MiB. Each part is
+ * compressed, and always encrypted, because memory holds secrets that no disk does.
  *
- *   <prefix>/mem/<epoch>-<attempt>/<part>:   0 "berthmem"  8 u32 version  12 u32 part  16 key id  32 salt  64 zstd, sealed
+ *   <prefix>/mem/<epoch>-<attempt>/<part>: 0 "berthmem", 8 u32 version, 12 u32 part, 16 key id, 32 salt, 64 sealed zstd
  *   <prefix>/mem/<epoch>-<attempt>/consumed: the name of the one start that may run a guest from it, or instead of it
  *
- * Memory runs at most once, because a start writes `consumed`, which is create-only, before its guest runs. The database does not
- * decide that: it may be set back to a time before the guest ran. So `consumed` is removed last. (In a listing it follows the parts.)
- * At most PARTS_AT_ONCE parts are in memory. The additional authenticated data of a part has disk, placement, generation,
- * part number and whether it is the last, so no part can be replaced, left out or cut off.
+ * A memory runs at most once: before its guest runs, a start creates `consumed`, which nobody can create again. The
+ * database cannot decide this, as it may be restored to an earlier time; for the same reason `consumed` is deleted
+ * last. At most PARTS_AT_ONCE parts are in memory. The additional authenticated data of a part has disk, epoch,
+ * generation, part number and whether it is the last, so no part can be replaced, left out or cut off.
  */
 import { randomBytes } from 'node:crypto';
 import { promisify } from 'node:util';

@@ -1,7 +1,9 @@
 /**
- * A disk as a file, out and in. Out: a generation as a sparse raw file, the base image with the generation's blocks over it. In:
- * segments that make a disk equal to a file; each block that differs is packed, from the head's hash if the head has the block,
- * else from the base image. Memory: the disk's map and a few runs of frames, whatever the disk's size.
+ * Converts between a generation of a disk and a raw disk file. `writeRawDisk` writes a sparse file: the base image with
+ * the generation's blocks over it. `packDisk` writes segments that make a disk equal to a file: it packs each block of
+ * the file that differs from the head (by its hash), or from the base image if the head lacks the block.
+ *
+ * Memory: the disk's map and a few runs of frames, whatever the disk's size.
  */
 import { randomBytes } from 'node:crypto';
 import type { FileHandle } from 'node:fs/promises';

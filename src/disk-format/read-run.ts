@@ -1,7 +1,7 @@
 /**
- * Verified reads of blocks from segments: one ranged GET fetches adjacent frames, which are unpacked and checked against
- * their hashes. Corrupt data is never returned. Corrupt bytes are fetched once more, because they may have changed in
- * transit.
+ * Reads blocks from segments, and verifies them. One ranged GET fetches a run: adjacent frames of one segment. The
+ * blocks are unpacked and checked against their hashes; corrupt data is never returned. A run with a corrupt frame is
+ * fetched once more, because bytes may have changed in transit.
  */
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { assert, present } from '../shared/assert.ts';

@@ -1,6 +1,7 @@
 /**
- * Copies the live frames of some segments into new segments: reads, verifies and packs each with the disk's present key. The old
- * segments stay unchanged. Also counts which blocks of which segments several maps refer to.
+ * Rewrites segments for compaction. `SegmentRewriter` copies the live frames of some segments (those that a map refers
+ * to) into new segments: it reads and verifies each block, and packs it with the disk's present key. The old segments
+ * stay unchanged. `LiveBlocks` collects which blocks of which segments several maps refer to.
  */
 import { randomBytes } from 'node:crypto';
 import type { ObjectStore } from '../object-store/object-store.ts';

@@ -1,16 +1,38 @@
 /**
- * The format of a segment, version 2: an immutable object with some blocks of one disk. Pure functions on buffers.
- * `frame-codec.ts` packs and unpacks the frames. docs/disk-format.md is the full description, for writing a reader.
+ * Encodes and decodes segments, version 2. A segment is an immutable object with some blocks of one disk: frames (the
+ * stored blocks), a directory that describes them, and a trailer. Pure functions on buffers; `frame-codec.ts` packs
+ * and unpacks the frames. docs/disk-format.md is the full description, for writing a reader.
  *
- * Object = frames, directory, trailer; integers are little-endian. A flag says whether the segment is encrypted: frames and
- * directory are then AES-256-GCM (`frame-cipher.ts`), which hides content, hashes and block numbers.
+ * If a segment is encrypted, its frames and directory are AES-256-GCM (`frame-cipher.ts`), which hides content, hashes
+ * and block numbers. Reading the directory detects a swapped, cut, foreign or corrupt object. Reading a frame detects
+ * that the frame is corrupt.
+ */
+import { createHash } from 'node:crypto';
+import { ObjectNotFoundError, ObjectRangeError } from '../object-store/object-store.ts';
+import { assert } from '../shared/assert.ts';
+import {
+  type AttemptKey,
+  type Encryption,
+  KEY_ID_BYTES,
+  type KeyRing,
+  keyIdBytes,
+  keyIdText,
+  openPart,
+  PURPOSE,
+  SALT_BYTES,
+  sealPart,
+  TAG_BYTES,
+} from './frame-cipher.ts';
+
+/*
+ * The layout of a segment: frames, directory, trailer. Integers are little-endian.
  *
- * Frames: without gaps, in the directory's order, at most {@link SEGMENT_MAX_BYTES} together.
+ * Frames: without gaps, in the directory's order, at most SEGMENT_MAX_BYTES together.
  *   raw   the 65,536 bytes of the block    zstd   one zstd frame, shorter than the block    zero   no bytes
  *   encrypted: ciphertext and a tag of 16 bytes
  *   If the disk's size is not a multiple of 64 KiB, its last block is padded with zeroes.
  *
- * Directory: one entry of 40 bytes for each block, at most {@link SEGMENT_MAX_ENTRIES}, no block twice.
+ * Directory: one entry of 40 bytes for each block, at most SEGMENT_MAX_ENTRIES, no block twice.
  *    0  u64  block number (byte offset on the disk / 65,536), below 2^32
  *    8  u32  offset of the frame in the object (for zero blocks: where it would be)
  *   12  u32  stored length of the frame in bytes
@@ -38,25 +60,7 @@
  *  144  32   salt of the attempt; zeroes when not encrypted
  *  176  16   tag of the directory (also authenticates the 176 bytes before it); zeroes when not encrypted
  *  192  32   SHA-256 of the directory as stored followed by the trailer's first 192 bytes
- *
- * So reading the directory detects a swapped, cut, foreign or corrupt object; reading a frame detects its corruption.
  */
-import { createHash } from 'node:crypto';
-import { ObjectNotFoundError, ObjectRangeError } from '../object-store/object-store.ts';
-import { assert } from '../shared/assert.ts';
-import {
-  type AttemptKey,
-  type Encryption,
-  KEY_ID_BYTES,
-  type KeyRing,
-  keyIdBytes,
-  keyIdText,
-  openPart,
-  PURPOSE,
-  SALT_BYTES,
-  sealPart,
-  TAG_BYTES,
-} from './frame-cipher.ts';
 
 export const BLOCK_BYTES = 65_536;
 /** Bytes of all frames of one segment. */

@@ -1,9 +1,12 @@
 /**
- * Packs frames into segments and uploads them, for one flush.
+ * Collects the frames of one flush in segments, and uploads these.
  *
- * Invariants: segments have frames in the order of `append`, so a later entry for a block overrides an earlier one. No
- * segment has a block twice. A segment is closed only when the next frame does not fit, or by `cut`: so at `finish` the open
- * one is the last, and is marked as such. At most `upload_concurrency` PUTs run at once. The first failed PUT fails the flush.
+ * Invariants:
+ * - A segment has its frames in the order of `append`, and no block twice: a block that comes again goes into the next
+ *   segment, and its later entry overrides the earlier one.
+ * - A segment is closed by `cut`, by `finish`, or when the next frame does not fit. The one that `finish` closes is
+ *   marked as the last.
+ * - At most `upload_concurrency` PUTs run at once. The first failed PUT fails the flush.
  */
 import { ObjectExistsError, type ObjectStore } from '../object-store/object-store.ts';
 import { assert } from '../shared/assert.ts';

@@ -1,6 +1,7 @@
 /**
- * Reads and checks every object of a generation: maps, segment directories, frames (by tag and by hash), and object sizes.
- * It continues after damage, so that the verdict lists all of it. Memory: the disk's map and a few runs of frames.
+ * Reads and checks every object of a generation: maps, segment directories, frames (by tag and by hash), and object
+ * sizes. After damage it continues, so that the verdict lists all damage. Memory: the disk's map and a few runs of
+ * frames. `verifySegment` checks one whole segment, for tests.
  */
 import { ObjectNotFoundError, type ObjectStore } from '../object-store/object-store.ts';
 import { assert, present } from '../shared/assert.ts';
@@ -228,12 +229,10 @@ export function spansOf(blocks: readonly number[]): ByteSpan[] {
   return spans;
 }
 
-/** Verifies one whole segment, for tests; verify-disk.ts verifies the blocks that a disk uses. */
-
 const WRONG_CRC = 'the CRC of its stored bytes does not match';
 
 /**
- * Verifies a whole object: directory, key, and every frame by its tag or CRC and by the hash of its block.
+ * Verifies a whole segment, for tests: directory, key, and every frame by its tag or CRC and by the hash of its block.
  * Synchronous and slow (about 30 ms a segment).
  * @throws SegmentCorruptError
  */

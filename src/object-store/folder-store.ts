@@ -2,11 +2,12 @@
  * An object store in a local folder. Each object is a file; its key is the path below the root.
  *
  * Invariants:
- * - An object appears completely or not at all: it is written and fsynced as a temporary file in `.tmp` (a name that no key
- *   can have) and then link(2)ed to its name, which fails if the name is taken.
+ * - An object appears completely or not at all: it is written and fsynced as a temporary file in `.tmp` (a name that no
+ *   key can have) and then link(2)ed to its name, which fails if the name is taken.
  * - When `put` resolves, the file, its name and all its parent folders are durable.
  * - Temporary files are always removed. `open` deletes those of a crash after an hour.
- * - Only the opened folder is used: when its disk is unmounted, the store is unavailable, whatever the mount point holds.
+ * - Only the opened folder is used: when its disk is unmounted, the store is unavailable, whatever the mount point
+ *   holds.
  */
 import { randomBytes } from 'node:crypto';
 import { constants, type Stats } from 'node:fs';

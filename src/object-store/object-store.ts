@@ -1,6 +1,7 @@
 /**
- * Stores immutable objects. Keys are slash-separated, `[A-Za-z0-9._-]` between the slashes, at most 512 bytes. A key is
- * written once and never changed, so retries, concurrent writers and crashes do no harm.
+ * Defines `ObjectStore`, a store of immutable objects, and its errors. A key has at most 512 bytes: parts of
+ * `[A-Za-z0-9._-]`, with slashes between them. A key is written once and never changed, so retries, concurrent writers
+ * and crashes do no harm.
  */
 export interface ObjectStore {
   /** For messages: `folder /var/lib/…` or `s3 bucket b at https://…`, without credentials. */

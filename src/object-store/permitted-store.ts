@@ -1,6 +1,7 @@
 /**
- * The object store for a process without credentials: the control plane signs each request (`sign-request.ts`). It writes and reads
- * single objects that it may; it lists and deletes nothing, so what a failed flush leaves behind is swept by a task.
+ * The object store for a process without credentials: the control plane signs each request (`sign-request.ts`). This
+ * store reads and writes single objects, those that the control plane permits. It cannot list or delete, so the objects
+ * of a failed flush are deleted later, by a task of the control plane.
  */
 import { setImmediate as turn } from 'node:timers/promises';
 import { backoffMs, pause } from '../shared/retry.ts';
@@ -23,12 +24,7 @@ import {
 import { type ObjectRequest, SIGNED_MS, type SignedRequest } from './sign-request.ts';
 import { MARK_KEY } from './store-mark.ts';
 
-/**
- * The requests that the control plane has signed for this process. Requests that come together, or while another question is under
- * way, are asked for together. Those to read are kept for as long as they are surely valid; one to write is used once.
- */
-
-/** Null: not permitted. @throws NotPermittedYetError when a retry may help */
+/** Asks the control plane to sign requests. Null: not permitted. @throws NotPermittedYetError when a retry may help */
 export type AskPermissions = (
   requests: readonly ObjectRequest[],
 ) => Promise<readonly (SignedRequest | null)[]>;
@@ -47,6 +43,10 @@ interface Waiting {
   readonly reject: (error: unknown) => void;
 }
 
+/**
+ * The requests that the control plane has signed for this process. Requests that come together, or while another question is under
+ * way, are asked for together. Those to read are kept for as long as they are surely valid; one to write is used once.
+ */
 class RequestPermissions {
   readonly #ask: AskPermissions;
   readonly #waiting: Waiting[] = [];

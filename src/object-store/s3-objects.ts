@@ -1,6 +1,6 @@
 /**
- * Writes and reads single objects of a bucket. One PUT writes an object, completely or not at all; its signature covers the bytes, so
- * the store refuses a body that changed in transit. A read returns the requested length.
+ * Writes and reads single objects of a bucket. One PUT writes an object, completely or not at all; its signature covers
+ * the bytes, so the store refuses a body that changed in transit. A read returns exactly the requested bytes, or fails.
  */
 import { createHash } from 'node:crypto';
 import { Readable } from 'node:stream';

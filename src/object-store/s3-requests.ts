@@ -1,9 +1,10 @@
 /**
- * Requests to S3 with bounded retries: a pause with full jitter before each retry, a time limit for each attempt, and a limit
- * on concurrent requests. The SDK's own retries are off, because an attempt here includes reading the response body.
+ * Sends requests to S3 with bounded retries: a pause with full jitter before each retry, a time limit for each attempt,
+ * and a limit on concurrent requests. The SDK's own retries are off, because an attempt here includes reading the
+ * response body. Also makes the S3 clients, and classifies failures.
  *
- * Invariant: the result of `perform` comes completely from one attempt. An aborted signal ends an attempt, a pause and a
- * wait at once.
+ * Invariant: the result of `perform` comes completely from one attempt. An aborted signal ends an attempt, a pause and
+ * a wait at once.
  */
 import { S3Client, type S3ClientConfig, S3ServiceException } from '@aws-sdk/client-s3';
 import { Semaphore } from '../shared/concurrency.ts';
@@ -15,11 +16,6 @@ import {
   ObjectRangeError,
   ObjectStoreUnavailableError,
 } from './object-store.ts';
-
-/**
- * Classifies failed S3 requests. Only status and error code are passed on: the server's texts repeat key ids and signed
- * strings.
- */
 
 export type S3Failure =
   /** The key is taken. */
@@ -87,7 +83,10 @@ const NETWORK_WORDS: Readonly<Record<string, string>> = {
   ENETUNREACH: 'it cannot be reached',
 };
 
-/** Undefined for an error of our own, which came neither from the store nor from the network. */
+/**
+ * Classifies a failed request. Only status and error code are passed on: the server's texts repeat key ids and signed strings.
+ * Undefined for an error of our own, which came neither from the store nor from the network.
+ */
 export function failureOf(error: unknown): S3Failure | undefined {
   if (!(error instanceof Error)) return undefined;
   if (error instanceof WrongAnswerError || error instanceof NotPermittedYetError)
@@ -250,8 +249,6 @@ export class S3Requests {
   }
 }
 
-/** The client of Amazon's library, for any S3 endpoint. */
-
 export interface S3Settings {
   readonly bucket: string;
   /** Null: Amazon's endpoint of the region. */
@@ -263,6 +260,7 @@ export interface S3Settings {
   readonly session_token: string | null;
 }
 
+/** The client of Amazon's library, for any S3 endpoint. */
 export function clientFor(settings: S3Settings, bounds: S3Patience): S3Client {
   const { endpoint, region, access_key_id, secret_access_key, session_token } = settings;
   return new S3Client({

@@ -2,10 +2,11 @@
  * An object store in a bucket of S3 or a compatible service.
  *
  * Invariants:
- * - `If-None-Match: *` makes each PUT create-only. Multipart uploads are not used, because some stores (Ceph) do not support the
- *   condition there: large data is cut into objects (docs/adr/0016-s3.md).
- * - The first `check` detects a store that ignores the condition. Each PUT is then preceded by a HEAD. Two concurrent
- *   writers of one key could miss each other in between, but segment keys have a random attempt number, so there are none.
+ * - `If-None-Match: *` makes each PUT create-only. Multipart uploads are not used, because some stores (Ceph) do not
+ *   support the condition there; large data is cut into objects instead (docs/adr/0016-s3.md).
+ * - The first `check` detects a store that ignores the condition. Each PUT is then preceded by a HEAD. Between the two,
+ *   another writer of the key could be missed, but segment keys have a random attempt number, so no two writers share
+ *   one.
  * - Callers verify the content of what they read.
  */
 import { randomBytes } from 'node:crypto';

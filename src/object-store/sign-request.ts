@@ -1,9 +1,10 @@
 /**
- * Requests for single objects that one process signs and another sends. The signature covers method, key and, of a PUT, the length,
- * the hash of the bytes and `If-None-Match: *`: the request can write exactly these bytes, and only where nothing is.
+ * Signs requests for single objects in one process, so that another process without credentials can send them. The
+ * signature covers method and key. Of a PUT it also covers the length, the hash of the bytes and `If-None-Match: *`:
+ * the request can write exactly these bytes, and only where no object is.
  *
- * None is signed without bytes: Ceph accepts further headers that are not signed, and one of them turns a PUT into a copy of any other
- * object. It refuses that copy when there are signed bytes.
+ * A PUT without bytes is never signed: Ceph accepts additional headers that are not signed, and one of them turns a PUT
+ * into a copy of any other object. Ceph refuses that copy when there are signed bytes.
  */
 import { createHash } from 'node:crypto';
 import {

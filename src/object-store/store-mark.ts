@@ -1,6 +1,7 @@
 /**
- * The mark of an object store: an object at its root, written once, that names the installation. All processes check it, so that
- * none uses an empty store or that of another installation. Also the time of the store's clock, which dates objects.
+ * Writes and checks the mark of an object store: an object at its root, written once, that names the installation.
+ * Every process checks it, so that none uses an empty store, or the store of another installation. Also reads the
+ * store's clock, which dates objects (`storeTime`).
  */
 import { randomBytes, randomUUID } from 'node:crypto';
 import { assert } from '../shared/assert.ts';
