@@ -1,8 +1,10 @@
 /**
- * Reads the server name (SNI) and the protocols (ALPN) of a TLS ClientHello (RFC 8446, 6066, 7301). Pure. The message may be cut into any segments and records.
+ * Reads the server name (SNI) and the protocols (ALPN) from a TLS ClientHello (RFC 8446, 6066, 7301). The message may
+ * be split over TCP segments and TLS records at any byte. Pure.
  *
- * Anything that two readers could understand differently is refused: two names, two such extensions, lengths that do not add up, an
- * empty record, many small records. With Encrypted ClientHello the name is the outer one: the real one is the guest's and the server's secret.
+ * A ClientHello that two readers could understand differently is refused: two names, two such extensions, lengths that
+ * do not add up, an empty record, many small records. With Encrypted ClientHello, the name is the outer one: only guest
+ * and server can decrypt the inner one.
  */
 import { createHash } from 'node:crypto';
 import { sentName } from '../shared/egress-policy.ts';

@@ -1,6 +1,10 @@
 /**
- * The guests' DNS server, over UDP and TCP. A VM is known by its address; others get no answer. A guest that does not take its answers
- * costs no memory: over TCP its next question waits until it has, over UDP an answer is dropped.
+ * Answers the DNS queries of guests, over UDP and TCP. A VM is identified by its source address; any other sender gets
+ * no answer. A name that the VM's egress policy does not allow is answered as absent (NXDOMAIN), with the policy as the
+ * reason.
+ *
+ * A guest that does not read its answers costs no memory. Over TCP, its next query waits until it has read the answer.
+ * Over UDP, the answer is dropped if UDP_WAITING_BYTES already wait to be sent.
  */
 import type { Socket as UdpSocket } from 'node:dgram';
 import { once } from 'node:events';
@@ -35,10 +39,8 @@ export interface Query {
 }
 
 /**
- * The two DNS messages that the guests' resolver needs (RFC 1035): a query with one question, and its answer with addresses. Pure.
- * The look-ups themselves are done by Node's resolver, which reads the messages of other servers.
- *
- * null: no answer. A rcode: the message is a query that is answered with it alone.
+ * Reads a DNS query with one question (RFC 1035). Pure. null: the message gets no answer. A rcode: the message is a query that is
+ * answered with it alone.
  */
 function readQuery(message: Buffer): Query | { readonly id: number; readonly rcode: Rcode } | null {
   if (message.length < HEADER_BYTES || ((message[2] ?? 0) & 0x80) !== 0) return null;
@@ -144,7 +146,7 @@ function optRecord(prohibited: string | undefined): Buffer {
 
 const PROHIBITED = "not allowed by the instance's egress policy";
 
-/** null: no answer. */
+/** Answers a guest's message. null: no answer. */
 async function answerQuery(guest: ProxiedGuest, message: Buffer, over_udp: boolean): Promise<Buffer | null> {
   const query = readQuery(message);
   if (query === null) return null;
@@ -173,7 +175,6 @@ const UDP_WAITING_BYTES = 1024 * 1024;
 
 export type FindGuest = (address: string | undefined) => ProxiedGuest | undefined;
 
-/** What the resolver answers to a guest's message. */
 export function serveUdp(socket: UdpSocket, findGuest: FindGuest): void {
   socket.on('message', (message, { address, port }) => {
     const guest = findGuest(address);

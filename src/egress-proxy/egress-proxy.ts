@@ -1,14 +1,16 @@
 /**
- * The egress proxy: DNS resolver and TCP proxy of the VMs whose egress is restricted, and proxy for port 443 of VMs with secrets. Rules of
- * nftables lead these connections here and keep the original destination; the rules alone fillRequest everything else.
+ * The egress proxy of a host: DNS resolver and TCP proxy of the VMs whose egress is restricted, and proxy for port 443
+ * of VMs with secrets. nftables rules redirect these look-ups and connections here, and keep the original destination.
+ * Everything else that a guest sends is decided by the rules alone (host/egress/policy-rules.ts).
  *
  *   look-up ──► dns-server ──► proxied-guest: is the name permitted? ──► name-resolver ──► the host's resolvers
  *   port 443 ──► tls-handler ──┬──► secret-handler, where a secret names the server
  *   port 80 ──► http-handler ──┼──► guest: is the name permitted, and did it have this address? ──► the destination
  *   other ──► address-handler ─┘
  *
- * Invariants: a VM that is not in the proxy's state gets nothing; a restricted one gets a connection only to an address that it is allowed, or
- * that the resolver gave for an allowed name; a new state takes effect for open connections before it is confirmed.
+ * Invariants: a VM that is not in the proxy's state gets nothing. A restricted VM is connected only to an address that
+ * its policy allows, or that the resolver gave for an allowed name. A new state is confirmed only after it was applied
+ * to open connections.
  */
 import type { Socket } from 'node:net';
 import { Denials } from '../protocol/denials.ts';

@@ -1,6 +1,7 @@
 /**
- * HTTP from a guest. Each request's host must be permitted, and the connection's destination must be an address that the resolver
- * gave this VM for that host.
+ * Handles guests' HTTP connections to port 80. The VM's policy must permit the host of each request, and the
+ * connection's destination must be an address that the resolver gave this VM for that host. Any other request is
+ * refused, and reported as denied. Requests of one guest connection share one connection to the server.
  */
 import { Agent, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';

@@ -1,6 +1,7 @@
 /**
- * One request by HTTP/1.1, or one WebSocket, from a guest to a server. Node's server reads it and Node's client writes it again, so
- * that the server sees exactly the request that was checked. Streams carry the bodies, with back pressure.
+ * Relays one HTTP/1.1 request, or one WebSocket, from a guest to a server. Node's HTTP server parses the request, and
+ * Node's client writes it anew, so the server gets exactly the request that the proxy has checked. Bodies are streamed,
+ * with back-pressure.
  */
 import {
   type Agent,

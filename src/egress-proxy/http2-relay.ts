@@ -1,6 +1,7 @@
 /**
- * HTTP/2 from a guest to a server: each stream of the guest has one at the server, and the end of either session ends the other.
- * Node's http2 reads and writes the frames, with back pressure for each stream.
+ * Relays an HTTP/2 session of a guest to a server that a secret names, and puts the secrets into its requests. Each
+ * stream of the guest has one stream at the server, and the end of either session ends the other. Node's http2 reads
+ * and writes the frames, with back-pressure for each stream.
  */
 import {
   type ClientHttp2Session,

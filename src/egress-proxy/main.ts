@@ -1,7 +1,9 @@
 /**
- * The egress proxy's process: `main.ts RELAY UDP TCP ROOTS_FILE USER`, started by the agent (host/egress/egress-proxy-child.ts) with its
- * listening sockets open. It reads bytes of hostile guests, so it gives up root before the first one, and ends with the agent. It holds
- * values of secrets: what it prints when it crashes has none, and its core dumps have no memory, like those of the agent.
+ * The program of the egress proxy's process: `main.ts RELAY UDP TCP ROOTS_FILE USER`. The agent
+ * (host/egress/egress-proxy-child.ts) starts it. RELAY, UDP and TCP are the file descriptors of its listening sockets,
+ * which are open already. The process parses bytes of hostile guests, so it gives up root before it serves the first
+ * one. It exits when the agent ends. It holds values of secrets, so a crash prints the stack without the message, and
+ * its core dumps have no memory, like the agent's.
  */
 import { createSocket } from 'node:dgram';
 import { createServer } from 'node:net';

@@ -1,6 +1,7 @@
 /**
- * Looks names up for guests, at the host's resolvers. Invariant: no closed address is ever in an answer, whatever a name server says.
- * CNAME chains are followed; the addresses count for the name that was asked for.
+ * Looks names up for guests, at the host's resolvers. It follows CNAME chains, and returns their addresses as those of
+ * the name that was asked for. Invariant: no answer has a closed address (one of the host or of a private network),
+ * whatever a name server says.
  */
 import { NODATA, NOTFOUND } from 'node:dns';
 import { Resolver } from 'node:dns/promises';

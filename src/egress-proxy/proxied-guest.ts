@@ -1,7 +1,11 @@
 /**
- * One VM, as the egress proxy knows it: its policy, its secrets, the names it looked up, its open connections.
- * Invariants: after a change of them, only connections that they permit are open; the kernel lets its first packets pass to an address
- * of an allowed name before the guest has the address from here.
+ * One VM, as the egress proxy knows it: its policy, its secrets, its open connections, and the addresses that its names
+ * were resolved to. The handlers ask it what the VM may look up and connect to.
+ *
+ * Invariants:
+ * - After a change of policy or secrets, only connections that are still permitted are open.
+ * - A guest gets an address of an allowed name only after the kernel admits the guest's first packets to that address
+ *   (host/egress/resolved-addresses.ts).
  */
 import { isIPv4 } from 'node:net';
 import type { Denials } from '../protocol/denials.ts';

@@ -1,14 +1,15 @@
 /**
- * TLS to a server that a secret of the VM names. The proxy speaks TLS with the server, then with the guest under a certificate of the
- * instance's authority, and puts values into the header fields of requests.
+ * Handles a guest's TLS connection to a server that a secret of the VM names. The proxy connects to the server by TLS,
+ * then accepts the guest's TLS with a certificate that is signed by the instance's authority. In the header fields of
+ * requests, it replaces placeholders by the values of secrets.
  *
  *   guest ══ TLS, certificate of ours ══ proxy ══ TLS, verified ══ server
  *
- * Both sides speak the same protocol, which the server chose of those that the guest offered: requests are never translated from one
- * version of HTTP to another. One connection of the guest has one to the server.
- *
- * Invariants: nothing is sent to a server before its certificate was found valid for the name; each request names the server's host as
- * the TLS connection does; each gets the values that are valid at that moment, and only those whose hosts cover this one.
+ * Both sides speak the same version of HTTP, which the server chose of those that the guest offered, so no request is
+ * translated. Each connection of the guest has one to the server. Invariants:
+ * - Nothing is sent to a server before its certificate was verified for the name.
+ * - Each request names the same host as the TLS connection.
+ * - A request gets the values that are valid at that moment, of secrets whose hosts cover this server.
  */
 import { constants } from 'node:crypto';
 import { Agent, type IncomingMessage, type Server, type ServerResponse } from 'node:http';

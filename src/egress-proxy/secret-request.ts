@@ -1,6 +1,6 @@
 /**
- * One HTTP request on a connection with secrets: whether it may be sent, and its header fields, with the values of secrets where the
- * guest has their placeholders.
+ * Decides whether an HTTP request on a connection with secrets may be sent, and makes its header fields: each
+ * placeholder that the guest has put there is replaced by the value of its secret, also inside of Basic credentials.
  */
 import type { TLSSocket } from 'node:tls';
 import type { GuestSecret } from '../protocol/egress-proxy-messages.ts';

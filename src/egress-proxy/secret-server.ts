@@ -1,6 +1,6 @@
 /**
- * Connections to the servers that get secrets, and reports of those that could not be used.
- * Invariant: a connection is used only after its certificate was found valid for its name.
+ * Connects by TLS to the servers that get secrets, and reports servers that cannot be trusted or reached. Invariant: a
+ * connection is used only after the server's certificate was verified for its name.
  */
 import { readFileSync, statSync } from 'node:fs';
 import { connect, createSecureContext, rootCertificates, type SecureContext, type TLSSocket } from 'node:tls';

@@ -1,6 +1,8 @@
 /**
- * The proxy's side of its certificates: one key for all of them, made at its start and never told to anyone. The agent makes the
- * certificate of a VM's authority for a name on request; it is kept until it is old. Bounded.
+ * Caches the certificates that the proxy shows to guests whose TLS connections it intercepts. One private key serves
+ * all of them; it is generated when the proxy starts, and never leaves this process. For each name, the agent signs a
+ * certificate on request, by the authority of the VM's instance (host/egress/leaf-certificates.ts). A certificate is
+ * used until half of its life is over. At most KEPT_MAX are cached.
  */
 import { generateKeyPairSync } from 'node:crypto';
 import { createSecureContext, type SecureContext } from 'node:tls';

@@ -1,9 +1,11 @@
 /**
- * TLS from a guest: the ClientHello's name must be permitted, and the connection's destination must be an address that the resolver
- * gave this VM for that name. Then the bytes pass unchanged: guest and server have the TLS connection with each other. Only where a
- * secret of the VM names the server, secret-handler.ts takes the connection.
+ * Handles guests' connections to port 443. The VM's policy must permit the server name in the ClientHello, and the
+ * connection's destination must be an address that the resolver gave this VM for that name. The bytes then pass
+ * unchanged: the TLS connection is between guest and server. Only if a secret of the VM names the server,
+ * secret-handler.ts takes the connection over.
  *
- * A VM with secrets comes here with every connection to port 443, also in mode open and to an allowed address. There any protocol passes.
+ * Every connection of a VM with secrets to port 443 comes here, also with unrestricted egress (mode open), and to
+ * addresses that the policy allows. To these addresses any protocol passes.
  */
 import type { Socket } from 'node:net';
 import { type Destination, joinTo } from './address-handler.ts';

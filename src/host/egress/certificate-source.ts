@@ -1,4 +1,7 @@
-/** The authorities of this host's VMs, and the names that each may certify. Their keys are nowhere else on this host. */
+/**
+ * Keeps the certificate authorities of this host's VMs, and the names that each may certify, and makes certificates on
+ * request (leaf-certificates.ts). The authorities' private keys are nowhere else on this host.
+ */
 import { createHash } from 'node:crypto';
 import { coversHost, type GuestSecret } from '../../protocol/egress-proxy-messages.ts';
 import type { SecretsAuthority } from '../../protocol/host-types.ts';

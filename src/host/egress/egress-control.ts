@@ -1,15 +1,16 @@
 /**
- * The egress policies and the secrets of this host's VMs: takes them from the assignments, and has them enforced by the packet rules in
- * the guests' network and by the proxy.
+ * Enforces the egress policies and the secrets of this host's VMs: takes them from the assignments, gives them to the
+ * egress proxy, and applies packet rules in the guests' network.
  *
  *   assignments ──► proxy (names, secrets) ──► packet rules (everything else) ──► "applied"
  *   addresses of allowed names, from the proxy ──► first packets that may pass
  *   refused look-ups and connections of the proxy, refused packets of the kernel's log ──► reports to the control plane
  *
- * Invariants:
- * - a VM with a restricted egress or secrets starts only after they are applied;
- * - the keys of authorities stay in this process, and values in its memory and the proxy's;
- * - until the first assignments the kernel keeps the last agent's rules, which allow no name while there is no proxy.
+ * - A VM with restricted egress or secrets starts only after they are applied.
+ * - Private keys of certificate authorities stay in this process. Values of secrets are only in its memory and the
+ *   proxy's.
+ * - Until the first assignments come, the kernel keeps the rules of the last agent. While no proxy runs, these refuse
+ *   every connection that only the name of its server could allow.
  */
 import { createHash } from 'node:crypto';
 import { BATCHES, BatchSender } from '../../protocol/batches.ts';

@@ -1,9 +1,10 @@
 /**
- * The agent's side of the egress proxy, a program of its own: starts it, gives it the state, takes its denials, and starts it again when it ended.
+ * Runs the egress proxy for the agent, as a process of its own: starts it, sends it the state (policies and secrets),
+ * takes its denials, and starts it again when it has ended.
  *
- * Its sockets are opened in the guests' network namespace by a few lines of Perl (every Debian has it), because Node can open none
- * with IP_TRANSPARENT: such a socket accepts connections to any destination and shows which one it was. The proxy itself runs in this
- * process's namespace, so it connects as the host does.
+ * The proxy's listening sockets are opened in the guests' network namespace. A few lines of Perl (every Debian has it)
+ * do that, because Node cannot set IP_TRANSPARENT. A socket with this option accepts connections to any destination and
+ * shows which one it was. The proxy itself runs in the agent's network namespace, so it connects as the host does.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { extname, join } from 'node:path';

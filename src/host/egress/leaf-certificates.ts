@@ -1,6 +1,7 @@
 /**
- * The agent's side of intercepted connections: certificates of an instance's authority for names that a secret covers. The
- * authority's key stays in this process; a certificate's own key stays in the proxy. Loaded when it is needed: its library takes a while.
+ * Makes the certificates that the egress proxy shows to guests when it intercepts their TLS connections: signed by an
+ * instance's authority, for names that a secret covers. The authority's private key stays in this process; that of a
+ * certificate stays in the proxy. This file is imported on first use, because its library takes a while to load.
  */
 import 'reflect-metadata';
 import { webcrypto } from 'node:crypto';

@@ -1,6 +1,7 @@
 /**
- * Reads which packets the rules refused, from the kernel's log over netlink (NFLOG): tcpdump(8) writes them as pcap. Node has no
- * netlink, and a set of the rules would have to be listed again and again.
+ * Reads which packets the rules refused, from the kernel's log (NFLOG, over netlink), and passes on their destinations.
+ * Node has no netlink, so tcpdump(8) reads the log and writes the packets as pcap. A log is used because an nftables
+ * set of refused destinations would have to be listed again and again.
  */
 import { spawn } from 'node:child_process';
 import type { Denial } from '../../protocol/egress-proxy-messages.ts';

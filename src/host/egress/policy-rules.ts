@@ -1,23 +1,13 @@
 /**
- * The packet rules of VMs with a restricted egress or secrets, as nftables rules (nft(8)): a pure function that returns the input of
- * `nft -f -`. They stand in a table of their own beside the rules that hold for all guests, and only close: what they let pass, those
- * may close.
- *
- * A new TCP connection of a VM with secrets to port 443 goes to the proxy, whatever the VM's mode, and remains there. Connections that
- * were made before its first secret pass as they did.
- *
- * A restricted VM's packets pass in this order:
- *   to an allowed network, and answers to connections from outside      pass
- *   look-ups (port 53)                                                  to the proxy's resolver
- *   TCP to a port of an allowed name, where the first packet went to
- *     an address that an allowed name has resolved to                   to the proxy, with the original destination (tproxy)
- *   everything else, and look-ups or connections without a proxy         logged and refused
- * So a connection is refused at its first packet, and not after the proxy accepted it, wherever the proxy could only refuse it.
+ * Makes the nftables rules of VMs with restricted egress or secrets, as input of `nft -f -`. Pure. These rules have a
+ * table of their own beside the rules for all guests (network/packet-rules.ts), and can only refuse: a packet that they
+ * let pass may still be refused there.
  *
  * Invariants:
- * - every VM is restricted but those that are known to be open: one whose assignment is gone may run on for a moment;
- * - each packet is decided by the present rules, so a change holds for open connections;
- * - applying the text replaces the table in one transaction; the kernel keeps it while the agent is down.
+ * - Every VM is restricted except those that are known to be open: a VM whose assignment is gone may run on for a
+ *   moment.
+ * - Each packet is decided by the present rules, so a change applies to open connections too.
+ * - Applying the text replaces the table in one transaction. The kernel keeps the table while the agent is down.
  */
 import { isIPv4 } from 'node:net';
 import type { GuestPolicy } from '../../protocol/egress-proxy-messages.ts';
@@ -44,6 +34,18 @@ const HTTPS_PORT = 443;
 /** The routing table of marked packets. */
 export const PROXY_ROUTES = 6265;
 
+/**
+ * A new TCP connection of a VM with secrets to port 443 goes to the proxy, whatever the VM's mode, and remains there. Connections that
+ * were made before its first secret pass as they did.
+ *
+ * A restricted VM's packets pass in this order:
+ *   to an allowed network, and answers to connections from outside      pass
+ *   look-ups (port 53)                                                  to the proxy's resolver
+ *   TCP to a port of an allowed name, where the first packet went to
+ *     an address that an allowed name has resolved to                   to the proxy, with the original destination (tproxy)
+ *   everything else, and look-ups or connections without a proxy        logged and refused
+ * So a connection that the proxy could only refuse is refused at its first packet, before anything accepts it.
+ */
 export function policyRules(options: PolicyRulesOptions): string {
   const { interfaces, relay_port, names_port } = options;
   const from = `iifname "${interfaces}" ip saddr != @open`;

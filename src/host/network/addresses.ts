@@ -1,8 +1,9 @@
 /**
- * The addresses of the guests' network (docs/adr/0030-tap-devices.md).
+ * Defines the addresses of the guests' network (docs/adr/0030-tap-devices.md).
  *
- * Every guest has the same address, because its memory image and its template contain it. Outside of its TAP device it has an
- * address of its own, by its slot, in a range for tests of network equipment that no host uses otherwise (RFC 2544).
+ * Every guest sees the same address as its own, because its memory image and its template contain it. Outside of its
+ * TAP device, a guest has an address of its own, by its slot. It is from the range for tests of network equipment (RFC
+ * 2544), which no host uses otherwise.
  */
 import { assert } from '../../shared/assert.ts';
 

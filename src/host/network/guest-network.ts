@@ -1,14 +1,15 @@
 /**
- * The guests' network: a network namespace of this installation, with a TAP device for each VM and a link to the host's; how the host
- * forwards its packets; and its resolvers.
+ * Makes and mends the network of the guests: a network namespace of this installation, with a TAP device for each VM
+ * and a link to the host's namespace. Also lets the host forward the guests' packets, and finds the resolvers for
+ * guests.
  *
  *   guest ── TAP ─┐                                   ┌─ uplink
  *   guest ── TAP ─┴─ berth-<id>: policy ── link ── host: masquerade
  *
  * Invariants:
- * - the namespace outlives the agent. No other program's `nft flush ruleset` reaches the rules in it;
- * - a TAP device exists for as long as its QEMU. QEMU itself has an empty network namespace;
- * - every function here may be repeated; it mends what is missing.
+ * - The namespace outlives the agent. No other program's `nft flush ruleset` reaches the rules in it.
+ * - A TAP device exists for as long as its QEMU. QEMU itself has an empty network namespace.
+ * - Every function here may be repeated: it mends what is missing.
  */
 import { existsSync, readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
@@ -256,12 +257,10 @@ export interface Mended {
 }
 
 /**
- * Lets the host forward its guests' packets, and nothing else that it did not forward before.
+ * Lets the host forward its guests' packets, and nothing else that it did not forward before. Never throws; repeat it.
  *
  * A packet is forwarded only if every firewall's forward chain accepts it. Docker and ufw drop what they do not know, so such a
  * chain gets one more rule at its end: what its owner refuses by a rule stays refused.
- *
- * Mends the guests' network, and lets the host forward for it. Never throws; repeat it.
  */
 export async function mendForwarding(network: GuestNetwork): Promise<Mended> {
   const resolvers = guestResolvers();

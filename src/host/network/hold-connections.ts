@@ -1,6 +1,10 @@
 /**
- * Refuses this machine's new connections to a guest's ports, except to its sshd, until they are released, for a minute at most.
- * It has a table of its own, because each agent that starts replaces that of packet-rules.ts, perhaps in the middle of a stop.
+ * Holds off connections to a guest that is about to stop, restart or suspend: this machine's new connections to the
+ * guest's ports, except to its sshd, are reset until they are released, for a minute at most. Also removes a guest's
+ * entries from the connection tracking of the kernel once its VM has ended.
+ *
+ * The rules have an nftables table of their own, because each agent that starts replaces that of packet-rules.ts,
+ * perhaps in the middle of a stop.
  */
 import { messageOf } from '../../shared/errors.ts';
 import { guestAddress } from './addresses.ts';

@@ -1,10 +1,10 @@
 #!/usr/bin/perl
-# Opens a TAP device in the network namespace that it runs in, sets it up, and becomes a program that holds it:
+# Opens a TAP device in the network namespace that it runs in, sets the device up, and execs a program that holds it:
 #
 #   open-tap.pl NAME FD ADDRESSES RULES PROGRAM…
 #
-# ADDRESSES is for `ip -batch -`, RULES for `nft -f -`. PROGRAM gets the device as file descriptor FD; the device exists for as long as
-# that is open.
+# ADDRESSES is for `ip -batch -`, RULES for `nft -f -`. PROGRAM gets the device as file descriptor FD. The device
+# exists for as long as that descriptor is open.
 use strict;
 use warnings;
 use POSIX ();

@@ -1,10 +1,10 @@
 /**
- * The packet rules that hold for all guests, as nftables rules (nft(8)): pure functions that return the input of `nft -f -`, and what
- * applies them on the host. The rules of egress policies stand beside them (host/egress/policy-rules.ts).
+ * Makes the nftables rules that hold for all guests, as input of `nft -f -`, and applies those of the host. The rules
+ * of egress policies stand beside them, in a table of their own (host/egress/policy-rules.ts).
  *
- *  - {@link namespaceRules}: in the guests' network namespace. They name no VM: every TAP device is `vm…`;
- *  - {@link tapRules}: a table for each TAP device, which gives its guest one address that cannot be forged;
- *  - {@link hostRules}: in the host's namespace, for QEMU's user network, and for the link to guests with TAP devices.
+ * - {@link namespaceRules}: in the guests' network namespace. They name no VM: every TAP device is `vm…`.
+ * - {@link tapRules}: a table for each TAP device, which gives its guest one address that cannot be forged.
+ * - {@link hostRules}: in the host's namespace, for QEMU's user network, and for the link to guests with TAP devices.
  *
  * Applying a text replaces its table in one transaction, so the rules are never absent.
  */
@@ -115,10 +115,7 @@ export interface Tap {
   readonly mac: string;
 }
 
-/**
- * What one TAP device gets: its addresses, and the nftables table that translates and filters its guest's frames.
- * The input of `ip -batch -`. The kernel removes all of it with the device.
- */
+/** The addresses of one TAP device, as input of `ip -batch -`. The kernel removes all of them with the device. */
 export function tapAddresses({ slot, mac }: Tap): string {
   const [name, address] = [tapName(slot), guestAddress(slot)];
   return [
@@ -134,7 +131,7 @@ export function tapAddresses({ slot, mac }: Tap): string {
 }
 
 /**
- * The input of `nft -f -`, for the table named like the device. Frames from the guest are dropped unless they are IPv4 or ARP with
+ * The rules of one TAP device, as input of `nft -f -`, for the table named like the device. Frames from the guest are dropped unless they are IPv4 or ARP with
  * its own MAC and IP address: no IPv6, no VLAN, no other protocol, no other sender.
  *
  * The translation knows no connections, so that everything behind it sees one address for each guest. An ICMP error also holds
@@ -294,7 +291,7 @@ export function hostRules(options: HostRulesOptions): string {
     ...(options.egress_proxy_uid === undefined
       ? []
       : [`    meta skuid ${options.egress_proxy_uid} jump guest`]),
-    // The ways into guests (machine/guest-ports.ts) are for Berth, which checks who may use them.
+    // The ways into guests (vm/guest-ports.ts) are for Berth, which checks who may use them.
     `    ip daddr ${GUEST_PORTS} meta skuid != 0 ct state new goto refuse`,
     '  }',
     '  chain guest {',
@@ -357,7 +354,7 @@ export type HostRulesResult =
 export async function applyHostRules(options: {
   readonly data_folder_id: string;
   readonly nft_binary?: string;
-  /** First and last user of the VMs; by default the range of uid.ts. */
+  /** First and last user of the VMs; by default the range of qemu/confinement.ts. */
   readonly first_uid?: number;
   readonly last_uid?: number;
   readonly egress_proxy_uid?: number;

@@ -1,4 +1,4 @@
-/** Runs a program of the system with an input. */
+/** Runs a program of the system with an input, and returns its output. */
 import { spawn } from 'node:child_process';
 import { errnoOf } from '../../shared/errors.ts';
 import { CLEAN_ENV } from '../qemu/confinement.ts';
