@@ -1,6 +1,7 @@
 /**
- * A limit on bytes held at once, granted in the order of requests. A request above the limit is granted when nothing else
- * is held, so none waits for ever.
+ * `ByteBudget` limits the bytes that are held at once, and grants requests in their order. A request above the limit is
+ * granted when nothing else is held, so none waits for ever. `PayloadBuffers` and `BatchRooms` reuse the buffers of NBD
+ * payloads and of a flush's batches.
  */
 import type { BlockBuffers } from '../../disk-format/block-buffers.ts';
 import { assert } from '../../shared/assert.ts';

@@ -1,9 +1,10 @@
 /**
- * A machine's disk as QEMU counts it: blocks marked in the dirty bitmap, and the guest's reads and writes.
+ * Asks QEMU about a machine's disk: its size, the blocks that are marked in the dirty bitmap, and the guest's reads and
+ * writes. Tells whether the guest has written since the last flush (`isUntouched`).
  *
- * A freeze and its thaw each write the file system's superblock, so one block is marked after every flush of a running guest.
- * The disk counts as untouched all the same if the guest was frozen, wrote at most once until the thaw, the flush succeeded, and
- * no other block is marked.
+ * The bitmap alone cannot tell that: a freeze and its thaw each write the file system's superblock, so one block is
+ * marked after every flush of a running guest. The disk counts as untouched if the guest was frozen, wrote at most once
+ * until the thaw, the flush succeeded, no other block is marked, and no write came after the thaw.
  */
 import { assert, present } from '../../shared/assert.ts';
 import { DEVICES, NODES } from '../qemu/qemu-command.ts';

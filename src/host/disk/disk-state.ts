@@ -1,8 +1,10 @@
 /**
- * A disk as this host knows it: the durable head, its block map and keys, and the overlay with its sidecar.
- * `judge-overlay.ts` decides what the overlay is worth.
+ * Keeps what this host knows of one disk: the head, its block map and keys, and the overlay with its sidecar. Loads the
+ * head and its map, commits generations, and writes the sidecar. `judge-overlay.ts` decides how the overlay may be
+ * used.
  *
- * Invariant: the sidecar says `clean` only after the overlay is synced to the host's disk (`keepAsCache`), and never after a sync failed.
+ * Invariant: the sidecar says `clean` only after the overlay was synced to the host's disk (`keepAsCache`), and never
+ * after a sync has failed.
  */
 import { stat } from 'node:fs/promises';
 import type { BlockMap } from '../../disk-format/block-map.ts';
@@ -28,10 +30,7 @@ import {
   writeSidecar,
 } from './overlay-files.ts';
 
-/**
- * The outcomes of a commit to a disk, and the retries until the outcome is known.
- * Another placement has the disk. This machine must end, and its writes since its last commit are void.
- */
+/** Another placement has the disk. This machine must end, and its writes since its last commit are void. */
 export class FencedError extends Error {
   override name = 'FencedError';
 }

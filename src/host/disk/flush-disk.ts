@@ -1,13 +1,15 @@
 /**
- * One flush of a machine's disk, in two phases; QEMU's backup job, and the freeze of the guest's file systems for it.
+ * Flushes a machine's disk: freezes the guest's file systems, starts QEMU's backup job, and thaws. Then the job's
+ * blocks are stored as segments and committed as a generation.
  *
  *   freeze ─▶ transaction(backup) ─▶ thaw ─▶ job: dirty blocks → our NBD export → segments → store
  *          ─▶ job pending, segments durable, overlay on the host's disk ─▶ commit (compare and swap) ─▶ job-finalize
  *
- * Invariants: the overlay holds all committed data durably, so a killed QEMU or a power cut never leaves it behind the head.
- * A failure before the commit ends in job-cancel, and every dirty bit is back. Once the commit is sent, its outcome is asked for
- * until it is known, and its segments are never deleted; only then is the job finalized or cancelled.
- * After every freeze, thaws are sent until the agent confirms `thawed`: a frozen guest is as good as hung.
+ * - The overlay has all committed data durably, so neither a killed QEMU nor a power cut leaves it behind the head.
+ * - A failure before the commit ends in job-cancel, which restores every dirty bit.
+ * - After the commit was sent, the control plane is asked until the outcome is known, and the segments are never
+ *   deleted. Only then is the job finalized or cancelled.
+ * - After a freeze, thaws are sent until the guest agent confirms `thawed`: a frozen guest is as good as hung.
  */
 
 import { randomUUID } from 'node:crypto';
@@ -309,7 +311,6 @@ const TARGET_NODE = 'flush-target';
 const SPEED_WHILE_FROZEN = 65_536;
 const JOB_PREFIX = 'flush-';
 
-/** QEMU's side of a flush: the target node, the backup job from the overlay to it, and what undoes both. */
 function flushJobId(generation: number): string {
   return `${JOB_PREFIX}${generation}`;
 }
@@ -434,18 +435,15 @@ const THAW_MS = 10_000;
 /** Thaws under way, at most one per machine. */
 const thawing = new WeakMap<Machine, Promise<void>>();
 
-/**
- * Freezing and thawing a guest's file systems, through its agent, which may not answer.
- *
- * Invariant: after every freeze, thaws are sent until the agent confirms `thawed`. A frozen guest is as good as hung.
- *
- * A thaw is not confirmed yet.
- */
+/** A thaw is not confirmed yet. */
 function isThawing(machine: Machine): boolean {
   return thawing.has(machine);
 }
 
-/** False: the guest did not answer in time, and may be frozen or not. */
+/**
+ * Freezes the guest's file systems, through its agent. False: the guest did not answer in time, and may be frozen or not.
+ * The guest must be thawed after a call, also after false.
+ */
 export async function freeze(machine: Machine): Promise<boolean> {
   // A pending thaw could end a new freeze too early.
   if (isThawing(machine) || machine.agent.is_cut_off) return false;

@@ -1,15 +1,14 @@
 /**
- * The target of one flush: an NBD export to which QEMU's backup job writes the dirty blocks. It packs them into segments and
- * uploads these.
+ * Takes in the dirty blocks of one flush: an NBD export to which QEMU's backup job writes. Packs the blocks into
+ * segments and uploads these.
  *
  *   write → spool (bounded; the ack waits for room) → batch of 1 MiB → worker: hash, skip, zstd → segment → PUT
  *
- * Invariants:
- * - An acknowledged write is in memory only. It is durable when `finish` resolves.
- * - The last of several writes to a block wins: batches are appended in the order in which they were filled.
+ * - An acknowledged write is in memory only. It is durable when `finish` resolves. After a failure, writes, flushes and
+ *   `finish` reject with its cause.
+ * - Of several writes to a block the last wins: batches are appended in the order in which they were filled.
  * - A block is skipped only if the head has the same content and no earlier write of this flush changed it.
  * - A block absent from the map equals the base image, so zeroes are recorded unless the head has zeroes there.
- * - After a failure, writes, flushes and `finish` reject with its cause.
  * - Nothing is deleted that a generation may need.
  */
 import { randomBytes } from 'node:crypto';

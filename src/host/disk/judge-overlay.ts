@@ -1,11 +1,12 @@
 /**
- * Decides what to do with an overlay that no QEMU has open, for every way in which file, sidecar and head can disagree. Pure.
- * `docs/persistence.md` has it as a table; the test beside this goes through all combinations.
+ * Decides what happens to an overlay that no QEMU has open: it is used, removed, or set aside. The decision covers
+ * every combination of file, sidecar and head; docs/persistence.md has it as a table, and the test beside this file
+ * tries all of them. Pure.
  *
- * - An overlay is used only if it holds all that the head holds, and all that a later guest may have written.
- * - An overlay with writes that the database does not know is never removed: it may be the only copy that a receipt covers, or that
- *   its guest has synced.
- * - A torn overlay is never used.
+ * - An overlay is used only if it has everything that the head has, and everything that a later guest may have written.
+ * - An overlay with writes that the database does not know is never removed: it may be the only copy of what a receipt
+ *   covers, or of what its guest has synced.
+ * - A damaged overlay is never used.
  */
 import type { Assignment, LineageResponse } from '../../protocol/types.ts';
 import type { OverlaySidecar } from './overlay-files.ts';

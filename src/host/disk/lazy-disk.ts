@@ -1,12 +1,13 @@
 /**
- * A generation of a disk as a read-only NBD export that fetches blocks on demand. It is the backing file of a lazily started
- * VM's overlay until the overlay is complete. Blocks of the map come from the store, all others from the base image.
+ * Serves a generation of a disk as a read-only NBD export that fetches blocks on demand. The overlay of a lazily
+ * started VM has this export as its backing file until the overlay is complete. Blocks of the map come from the object
+ * store, all others from the base image.
  *
  * Invariants:
- * - every returned block was verified;
- * - while store or control plane are unavailable, reads wait until they are refused;
- * - a missing or corrupt block is read once more by the map of the present head, as compaction may have moved it. If it is
- *   still corrupt, the read fails and `takeDamage` names the segment.
+ * - Every returned block was verified.
+ * - While store or control plane are unavailable, reads wait until they are refused (`refuse`, `close`).
+ * - A missing or corrupt block is read again by the map of the present head, as compaction may have moved the block. If
+ *   it is still corrupt, the read fails and `takeDamage` names the segment.
  */
 import type { FileHandle } from 'node:fs/promises';
 import type { BlockMap } from '../../disk-format/block-map.ts';

@@ -1,13 +1,13 @@
 /**
- * An overlay of a lazily started VM, which is not whole yet: our NBD export below it, from which its QEMU reads, and the filling beside it.
+ * Feeds the overlay of a lazily started VM until it is whole: serves the NBD export below the overlay, from which QEMU
+ * reads, and fills the overlay with the rest of the disk beside the running guest.
  *
  *   open ──▶ (QEMU starts or is adopted) ──▶ fill ──▶ detached: QEMU reads the image itself, and the export is closed
  *
- * Invariants:
- * - the export is served before its QEMU is spoken to: QEMU may block until a read is answered;
- * - while the agent is away QEMU holds its reads and reconnects (`reconnect-delay`); the guest sees no error;
- * - the filling pauses during a flush, and no flush begins while reads wait: QEMU drains its reads before it takes a point in
- *   time, and its guest is paused until then.
+ * - The export is served before anything is sent to QEMU's monitor: QEMU may block until a read is answered.
+ * - While the agent is away, QEMU holds its reads and reconnects (`reconnect-delay`). The guest sees no error.
+ * - The filling pauses during a flush, and no flush begins while reads wait: before QEMU takes a point in time, it
+ *   finishes its reads, and the guest is paused until then.
  */
 
 import { chmod, type FileHandle, open } from 'node:fs/promises';

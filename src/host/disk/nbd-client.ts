@@ -1,8 +1,9 @@
 /**
- * An NBD client on a unix socket: pipelined, with a limit on the bytes in flight.
+ * An NBD client on a Unix socket: it pipelines requests, with a limit on the bytes in flight.
  *
- * Invariants: each request settles once; a broken connection rejects all pending and later requests; requests above the
- * server's maximum are split.
+ * Invariants:
+ * - Each request settles once. A broken connection rejects all pending and later requests.
+ * - Requests above the server's maximum are split.
  */
 import { createConnection, type Socket } from 'node:net';
 import { assert } from '../../shared/assert.ts';
@@ -32,7 +33,7 @@ import {
   SocketReader,
 } from './nbd-protocol.ts';
 
-/** The client side of the fixed newstyle handshake: selects an export with NBD_OPT_GO. */
+/** The server refuses the export, or breaks the protocol. */
 export class NbdProtocolError extends Error {
   override name = 'NbdProtocolError';
 }
@@ -51,7 +52,10 @@ interface OptionReply {
   readonly data: Buffer;
 }
 
-/** @throws NbdProtocolError when the server refuses or breaks the protocol. */
+/**
+ * The client side of the fixed newstyle handshake: selects an export with NBD_OPT_GO.
+ * @throws NbdProtocolError when the server refuses or breaks the protocol.
+ */
 async function chooseExport(
   socket: Socket,
   reader: SocketReader,
@@ -170,6 +174,7 @@ interface Pending extends Expectation {
   error: NbdError | undefined;
 }
 
+/** Matches the server's replies, simple and structured, to the client's requests. An invalid reply ends the connection. */
 class NbdReplies {
   readonly #reader: SocketReader;
   readonly #allocationContext: number | undefined;
@@ -299,9 +304,6 @@ const REQUEST_CHARGE_BYTES = 16 * 1024;
 /** Requests without payload are split too, below the u32 limit and aligned. */
 const MAX_RANGE_BYTES = 1024 * 1024 * 1024;
 
-/**
- * Matches the server's replies, simple and structured, to the client's requests. An invalid reply ends the connection.
- */
 export class NbdClient {
   readonly size_bytes: number;
   readonly min_block_bytes: number;

@@ -1,7 +1,7 @@
 /**
- * What client and server of NBD share: constants and layouts of the protocol, fixed newstyle
- * (https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md, integers are big-endian), the interface of a disk that is served,
- * and exact reads from a socket.
+ * Defines what nbd-client.ts and nbd-server.ts share: the constants and layouts of the NBD protocol, fixed newstyle
+ * (https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md; integers are big-endian); `NbdExport`, the
+ * interface of a disk that is served; and `SocketReader`, which reads exact lengths from a socket.
  */
 import type { Socket } from 'node:net';
 import { assert } from '../../shared/assert.ts';
@@ -102,10 +102,6 @@ export interface NbdRequest {
   readonly length: number;
 }
 
-/**
- * Constants and layouts of the NBD protocol, fixed newstyle
- * (https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md). Integers are big-endian.
- */
 export function encodeRequest({ flags, type, cookie, offset, length }: NbdRequest): Buffer {
   const out = Buffer.allocUnsafe(REQUEST_BYTES);
   out.writeUInt32BE(NBD_REQUEST_MAGIC, 0);
@@ -162,7 +158,10 @@ export function encodeString(text: string): Buffer {
   return Buffer.concat([head, bytes]);
 }
 
-/** Offsets and lengths are in bytes, within `size_bytes`, and multiples of `min_block_bytes`. */
+/**
+ * A disk that the NBD server serves under a name. Offsets and lengths are in bytes, within `size_bytes`, and multiples of
+ * `min_block_bytes`.
+ */
 export interface NbdExport {
   readonly size_bytes: number;
   readonly read_only: boolean;
@@ -187,10 +186,7 @@ export interface PayloadRooms {
   give(room: Buffer): void;
 }
 
-/**
- * The interface of a disk that the NBD server serves under a name.
- * A failure with an NBD error number. The reply to any other error is EIO.
- */
+/** A failure with an NBD error number. The reply to any other error is EIO. */
 export class NbdError extends Error {
   override name = 'NbdError';
   /** A Linux errno number, as on the wire. */

@@ -1,8 +1,9 @@
 /**
- * An NBD server on a unix socket, serving exports by name. Fixed newstyle handshake, simple replies.
+ * An NBD server on a Unix socket, serving exports by name. Fixed newstyle handshake, simple replies.
  *
- * Invariants: a misbehaving peer ends only its own connection. Connections are limited in number and memory. Exports can be
- * added and removed at any time. After `close` or `removeExport` the exports are not called.
+ * Invariants:
+ * - A misbehaving peer ends only its own connection. Connections are limited in number and memory.
+ * - Exports can be added and removed at any time. After `close` or `removeExport` the exports are not called.
  */
 
 import { chmod, chown, lstat, unlink } from 'node:fs/promises';

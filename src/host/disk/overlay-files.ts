@@ -1,13 +1,14 @@
 /**
- * The files of a VM's local disk: a qcow2 overlay `<instance id>.qcow2`, and its sidecar `<instance id>.json`, which says which head
- * the overlay last equalled. How they are made, checked, grown, set aside, and prepared for a launch.
+ * Makes, checks, grows, sets aside and removes the files of a VM's local disk, and prepares them for a launch. The
+ * files are a qcow2 overlay, `<instance id>.qcow2`, and its sidecar, `<instance id>.json`, which says which head the
+ * overlay last equalled.
  *
  * Invariants:
- * - both files are a cache: losing them loses only changes after the last committed generation;
- * - an overlay is durable before its sidecar vouches for it;
- * - an old overlay's sidecar is removed before a new overlay replaces it;
- * - an overlay belongs to its VM's user and may have any content: its header is checked, and programs that parse it run as
- *   that user.
+ * - Both files are a cache: losing them loses only changes after the last committed generation.
+ * - An overlay is durable before its sidecar says that it equals a head.
+ * - An old overlay's sidecar is removed before a new overlay replaces it.
+ * - An overlay belongs to its VM's user and may have any content: its header is checked, and programs that parse it run
+ *   as that user.
  */
 import { execFile } from 'node:child_process';
 import { constants } from 'node:fs';
@@ -314,6 +315,10 @@ function spaceOr(error: unknown, what: string): Error {
 export const FILLED = ['yes', 'no', 'unverified'] as const;
 export type Filled = (typeof FILLED)[number];
 
+/**
+ * `<instance id>.json` beside an overlay: the head that the overlay last equalled, and the VM that has opened it since.
+ * `judge-overlay.ts` decides by it how the overlay can be used.
+ */
 export interface OverlaySidecar {
   /** The head that the overlay's clean blocks equal. */
   readonly generation: number;
@@ -333,14 +338,7 @@ export interface OverlaySidecar {
   readonly image_version: string | null;
 }
 
-/**
- * `<instance id>.json` beside an overlay: the head that the overlay last equalled, and the VM that has opened it since.
- * `judge-overlay.ts` decides by it how the overlay can be used.
- *
- * Invariant: a write replaces it atomically and durably.
- *
- * Replaces the sidecar durably. Rejects with NoSpaceError or the system error.
- */
+/** Replaces the sidecar atomically and durably. Rejects with NoSpaceError or the system error. */
 export async function writeSidecar(
   folder: string,
   instance_id: string,

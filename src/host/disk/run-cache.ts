@@ -1,9 +1,11 @@
 /**
- * A cache of recently fetched and unpacked runs, for all disks of this host.
+ * Caches recently fetched runs, for all disks of this host. A run is what one GET fetches: neighbouring blocks of a
+ * segment (disk-format/read-run.ts). `RunIndex` groups the blocks of a disk into runs.
  *
- * Invariants: concurrent reads of a run share one fetch; at most `fetches` run at once; at most `kept_bytes` are cached, and
- * the least recently used run is evicted first. Only verified runs are cached. An evicted run is released at once, but never
- * during a read: a read's callback may use the blocks only while it runs.
+ * Invariants:
+ * - Concurrent reads of a run share one fetch. At most `fetches` run at once.
+ * - Only verified runs are cached, at most `kept_bytes`. The least recently used run is evicted first.
+ * - The callback of a read may use the blocks only until it returns: an evicted run is released at once after that.
  */
 import type { BlockLocation, BlockMap } from '../../disk-format/block-map.ts';
 import type { CompressPool } from '../../disk-format/compress-pool.ts';

@@ -1,6 +1,6 @@
 /**
- * Extracts the root file system of a raw or qcow2 disk: an ext4 on the whole disk or in a partition. The host only measures
- * it; it is mounted only in a machine of its own.
+ * Extracts the root file system of a raw or qcow2 disk: an ext4 on the whole disk or in a partition. The host only
+ * finds and copies the file system; it is mounted only in a VM that is made for this (image-machines.ts).
  */
 import { chown, copyFile, type FileHandle, open, truncate } from 'node:fs/promises';
 import { join } from 'node:path';

@@ -1,8 +1,10 @@
 /**
- * The images in a host's folder, and how they are kept in step with the object store.
+ * Keeps the images in a host's folder, and keeps that folder in step with the object store: images that were built here
+ * are uploaded, and images that disks need are downloaded.
  *
- * `<image id>/<12 digits>/` has manifest, kernel, initramfs and root file system. A folder appears atomically and never changes, because
- * VMs and overlays use its files. A folder that has lost a file, or whose root file system differs in size from its manifest, is no image.
+ * `<image id>/<12 digits>/` has manifest, kernel, initramfs and root file system. This folder appears atomically and
+ * never changes, because VMs and overlays use its files. If a file is missing, or the root file system has another size
+ * than the manifest says, the folder does not count as an image.
  */
 import { chmod, mkdir, readdir, readFile, readlink, rm, rmdir, stat } from 'node:fs/promises';
 import { basename, join } from 'node:path';

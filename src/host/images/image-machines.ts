@@ -1,8 +1,9 @@
 /**
- * The machines that make and check an image from a user's file, each deleted afterwards with its disk:
- * - one mounts the image's file system, which the host's kernel never does, and installs what Berth needs into it
- *   (`guest/rootfs/usr/lib/berth/install` of debian-12);
- * - one boots the image once like an instance: the guest agent replies, a key can log in, the disk grows and freezes, and it shuts down.
+ * Runs the two machines that turn a user's file into an image. Each is deleted afterwards with its disk.
+ * - `installInMachine` mounts the image's file system, which the host's kernel never does, and installs what Berth
+ *   needs into it (`guest/rootfs/usr/lib/berth/install` of debian-12).
+ * - `checkBoot` boots the image once like an instance: the guest agent must reply, a key must log in, the disk must
+ *   grow and freeze, and the guest must shut down.
  */
 import { execFile, spawn } from 'node:child_process';
 import { chown, mkdir, readFile, rm } from 'node:fs/promises';

@@ -1,10 +1,13 @@
 /**
- * The root file system of a new image, built from archives: a tree in memory, with the contents of files in a folder. Paths
- * and links are resolved in that tree only. Only the finished tree is written to the host's disk, links last, so that nothing
- * is written through a link.
+ * Builds the root file system of a new image from archives: a tree in memory, with the contents of files in a folder.
+ * Paths and links are resolved in that tree only. Only the finished tree is written to the host's disk, links last, so
+ * that nothing is written through a link.
  *
- * Invariants: no path leaves the root; a later layer's entries replace earlier ones, and its whiteouts delete only earlier
- * ones; entries, depth and bytes are limited; no device, socket or pipe is created.
+ * Invariants:
+ * - No path leaves the root.
+ * - A later layer's entries replace earlier ones. Its whiteouts delete only entries of earlier layers.
+ * - Entries, depth and bytes are limited.
+ * - No device, socket or pipe is created.
  */
 import { chmod, chown, lchown, link, mkdir, open, rename, rm, symlink, utimes } from 'node:fs/promises';
 import { join } from 'node:path';

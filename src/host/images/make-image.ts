@@ -1,6 +1,6 @@
 /**
- * Makes an image in this host's folder from a user's file: detects the file's type, creates or extracts the root file system,
- * installs Berth's files and boots it as a check. The image is published last, atomically.
+ * Makes an image in this host's folder from a user's file: detects the file's type, creates or extracts the root file
+ * system, installs Berth's files and boots the image as a check. The image is published last, atomically.
  */
 import { execFile } from 'node:child_process';
 import { createHash } from 'node:crypto';

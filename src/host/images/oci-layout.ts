@@ -1,6 +1,7 @@
 /**
- * Reads the layers of an OCI image layout (opencontainers/image-spec, image-layout.md) for this host's platform. Every blob
- * is verified against the hash that is its name.
+ * Reads the layers of an OCI image layout (opencontainers/image-spec, image-layout.md) for this host's platform. Every
+ * blob is verified against the hash that is its name.
+ *
  * Invariant: only regular files inside of the layout are read, so no link leads to another file of this host.
  */
 import { createHash } from 'node:crypto';

@@ -1,7 +1,7 @@
 /**
- * Streams the entries of a tar archive, which `tar-stream` reads: POSIX ustar and pax, with GNU's long names and large numbers. It
- * checks that entries can become files here; `image-tree.ts` checks their paths. Every error is about the archive, and for the user,
- * unless the bytes themselves could not be read.
+ * Streams the entries of a tar archive, which `tar-stream` reads: POSIX ustar and pax, with GNU's long names and large
+ * numbers. It checks that each entry can become a file here; image-tree.ts checks the paths. If the archive is at
+ * fault, the error's message is for the user. An error of reading the bytes is passed on as it is.
  */
 import { Readable } from 'node:stream';
 import { extract, type Header } from 'tar-stream';

@@ -1,4 +1,4 @@
-/** Decompresses an archive as a stream. */
+/** Recognises the compression of an archive (none, gzip, zstd, xz), and decompresses the archive as a stream. */
 import { spawn } from 'node:child_process';
 import { type FileHandle, open } from 'node:fs/promises';
 import type { Readable, Transform } from 'node:stream';

@@ -1,7 +1,7 @@
 /**
- * Chooses the accelerator of this host's VMs. KVM is used only after a test guest has booted with it: a /dev/kvm that opens,
- * and even creates VMs, may still run no guest (incomplete nested virtualisation).
- * Invariant: no process of a probe outlives the call.
+ * Chooses the accelerator of this host's VMs: KVM or emulation (TCG). KVM is used only after a test guest has booted
+ * with it: a /dev/kvm that opens, and even creates VMs, may still run no guest (incomplete nested virtualisation).
+ * Invariant: no process of a test outlives the call.
  */
 import { execFile, spawn } from 'node:child_process';
 import { accessSync, constants, readFileSync, statSync } from 'node:fs';

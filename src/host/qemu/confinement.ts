@@ -1,12 +1,16 @@
 /**
- * What confines the QEMU of one VM: an unprivileged user, a jail (bubblewrap) and a control group.
+ * Confines the QEMU of each VM: with an unprivileged user, a jail (bubblewrap), a control group, and limits of its
+ * disk's I/O rate.
  *
  * Invariants:
- * - concurrent VMs have different users: one uid for each slot of the host, from an unused range. The egress rules cover the range;
- * - in the jail paths are the same as outside, so the arguments identify a process. It has the system's programs and the named files,
- *   read-only except its own: no data folder, no home, of /etc only the resolvers, no /proc, no /sys, only the named devices;
- * - the process is the first of its process namespace. bubblewrap waits for it outside; its end does not end the process;
- * - every controller of {@link CONTROLLERS} limits the process, or the reason is returned.
+ * - Concurrent VMs have different users: one uid for each slot of the host, from an unused range. The egress rules
+ *   cover that range.
+ * - In the jail paths are the same as outside, so a process can be identified by its arguments. The jail has the
+ *   system's programs and the named files, read-only except the VM's own: no data folder, no home, of /etc only the
+ *   resolvers, no /proc, no /sys, only the named devices.
+ * - QEMU is the first process of its PID namespace. bubblewrap waits for it outside; the end of bubblewrap does not end
+ *   it.
+ * - Every controller of {@link CONTROLLERS} limits QEMU's process, or the reason is returned.
  */
 
 import { execFile } from 'node:child_process';
@@ -285,16 +289,7 @@ export type LimitResult =
   | { readonly limited: true; readonly version: 1 | 2 }
   | { readonly limited: false; readonly reason: string };
 
-/**
- * Limits of one VM's process: a control group `berth/<instance id>` under each controller (version 1) or in the one
- * hierarchy (version 2), per the kernel's admin-guide/cgroup-v1 and cgroup-v2.
- * It is at the top, not below the agent's group, because a service manager that ends that group must not end the VMs.
- * Invariant: either every controller of {@link CONTROLLERS} limits the process, or the reason is returned. If there is an I/O
- * controller, the process is in its group too, so VMs have equal shares of a disk whose scheduler supports shares.
- * `below` limits their rates.
- *
- * The limits of a VM's process: the instance's size and QEMU's overhead.
- */
+/** The limits of a VM's process: the instance's size and QEMU's overhead. */
 export function vmLimits(vm: {
   readonly cpus: number;
   readonly memory_mib: number;
@@ -341,6 +336,11 @@ export function hostCgroups(): CgroupMounts | null {
 /**
  * Applies the limits to the process with all its threads. Never throws: a host that cannot do it runs its VMs without limits
  * and reports the reason.
+ *
+ * The process gets a control group `berth/<instance id>` under each controller (version 1) or in the one hierarchy (version 2), per
+ * the kernel's admin-guide/cgroup-v1 and cgroup-v2. The group is at the top, not below the agent's group, because a service manager
+ * that ends that group must not end the VMs. If there is an I/O controller, the process is in its group too, so VMs have equal
+ * shares of a disk whose scheduler supports shares. {@link limitDisk} limits their rates.
  */
 export function limitProcess(
   mounts: CgroupMounts | null,

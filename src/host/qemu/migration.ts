@@ -1,6 +1,6 @@
 /**
- * QEMU's migration: saves a machine's memory as a stream, loads it into another machine over a unix socket, and tells which properties
- * two machines must share for that.
+ * Uses QEMU's migration within a host: saves a machine's memory as a stream, and loads a stream into another machine
+ * over a Unix socket, or from a file. Also tells which properties two machines must share for that.
  */
 
 import { execFile } from 'node:child_process';

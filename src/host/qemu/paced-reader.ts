@@ -1,9 +1,10 @@
 /**
- * Reads from a guest or its QEMU, which may be hostile: only while a message is expected, only within a budget, and in lines of bounded
- * length. Otherwise the socket is not read, and backpressure stops the sender: QEMU does not read from a guest port whose socket is full.
+ * Reads from a guest or its QEMU, which may be hostile: only while a message is expected, only within a budget, and in
+ * lines of bounded length. While the socket is not read, back-pressure stops the sender: QEMU does not read from a
+ * guest port whose socket is full.
  *
- * A read counts as at least {@link READ_BYTES}, so sending single bytes is no cheaper for the sender. The time to parse what
- * was read counts too. A line over the limit is refused even before its LF arrives.
+ * A read counts as at least {@link READ_BYTES}, so sending single bytes is no cheaper for the sender. The time to parse
+ * what was read counts too. A line over the limit is refused even before its LF arrives.
  */
 import { connect, type Socket } from 'node:net';
 
@@ -118,10 +119,6 @@ export class PacedReader {
   }
 }
 
-/**
- * Splits a byte stream into lines ending in LF, for QMP and the guest agent. Invariant: a line over the limit is refused
- * even before its LF arrives, so at most one line and one read after it are in memory.
- */
 const LF = 0x0a;
 const NOTHING = Buffer.alloc(0);
 
@@ -129,6 +126,10 @@ export class LineTooLongError extends Error {
   override name = 'LineTooLongError';
 }
 
+/**
+ * Splits a byte stream into lines ending in LF, for QMP and the guest agent. Invariant: a line over the limit is refused
+ * even before its LF arrives, so at most one line and one read after it are in memory.
+ */
 export class LineSplitter {
   readonly #max_line_bytes: number;
   #held: Buffer = NOTHING;

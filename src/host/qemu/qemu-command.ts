@@ -1,13 +1,13 @@
 /**
- * The description of a VM, and QEMU's arguments: a pure function of it.
+ * Defines `VmSpec`, the description of a VM, and makes QEMU's arguments from it. Pure.
  *
  * Invariants:
- * - no value of the description can add an option: blockdevs and devices are JSON, commas in other key=value lists are
- *   doubled (QEMU's escape), and values on the kernel's command line are single words without quotes;
- * - `-name guest=<instance id>` comes first, so that the arguments identify the process;
+ * - No value of the description can add an option: blockdevs and devices are JSON, commas in other key=value lists are
+ *   doubled (QEMU's escape), and values on the kernel's command line are single words without quotes.
+ * - `-name guest=<instance id>` comes first, so that the arguments identify the process.
  * - QEMU starts paused (`-S`), so the guest runs only after the dirty bitmap exists and `cont` is sent.
  *
- * The disk engine uses the node and device names {@link NODES} and {@link DEVICES}.
+ * {@link NODES} and {@link DEVICES} are the names of QEMU's block nodes and devices, which flushes and others use.
  */
 
 import { createHash } from 'node:crypto';
@@ -26,7 +26,6 @@ export type Accelerator = (typeof ACCELERATORS)[number];
 const MACHINE_TYPES = ['microvm', 'q35'] as const;
 export type MachineType = (typeof MACHINE_TYPES)[number];
 
-/** The description of a VM, from which `qemu-command.ts` makes QEMU's arguments. */
 export function machineFor(accel: Accelerator): MachineType {
   return accel === 'kvm' ? 'microvm' : 'q35';
 }

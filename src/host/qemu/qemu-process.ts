@@ -1,12 +1,15 @@
 /**
- * QEMU as a process: starts it so that it outlives the agent, finds it after the agent's restart, and detects its end.
+ * Starts QEMU as a process that outlives the agent, finds it again after the agent's restart, and detects its end.
  *
  * Invariants:
- * - the folder of its sockets belongs to its user until QEMU listens, and to the agent before the guest runs;
- * - nothing ties it to the agent: its session and folder are its own, its output goes to a file, its environment is fixed;
- * - a launch returns a QEMU that replies to QMP, or leaves no process behind;
- * - in a jail, the agent's child is bubblewrap, which waits for QEMU. The identity is QEMU's, with its pid on the host;
- * - no other process with the same pid is signalled or taken for alive: a process is known by pid, start time and boot.
+ * - The folder of QEMU's sockets belongs to the VM's user until QEMU listens, and to the agent before the guest runs.
+ * - Nothing ties QEMU to the agent: its session and folder are its own, its output goes to a file, its environment is
+ *   fixed.
+ * - A launch returns a QEMU that replies to QMP, or leaves no process behind.
+ * - With a jail, the agent's child is bubblewrap, which waits for QEMU. The recorded identity is that of QEMU, with its
+ *   pid on the host.
+ * - A process is known by pid, start time and boot of the host, so no other process with the same pid is signalled or
+ *   taken for alive.
  */
 
 import { type ChildProcess, type StdioOptions, spawn } from 'node:child_process';
@@ -51,6 +54,10 @@ export function bootId(): string {
 
 let boot_id: string | undefined;
 
+/**
+ * Identifies a process by pid, start time and boot of the host, because pids are reused (proc(5): field 22 of
+ * /proc/<pid>/stat, in clock ticks since boot; exec does not change it).
+ */
 export interface ProcessIdentity {
   readonly pid: number;
   /** Clock ticks since the host's boot. */
@@ -62,13 +69,7 @@ export interface ProcessIdentity {
 const STATE = 0;
 const START_TIME = 19;
 
-/**
- * Identifies a process by pid, start time and boot of the host, because pids are reused (proc(5): field 22 of
- * /proc/<pid>/stat, in clock ticks since boot; exec does not change it).
- * Invariant: no other process with the same pid is signalled or taken for alive.
- *
- * The identity of a living process; null: no process, or a zombie.
- */
+/** The identity of a living process; null: no process, or a zombie. */
 export function identityOfProcess(pid: number): ProcessIdentity | null {
   const fields = statFields(pid);
   if (!fields || fields[STATE] === 'Z' || fields[STATE] === 'X') return null;

@@ -1,14 +1,14 @@
 /**
- * QMP, the protocol of QEMU's monitor (docs/interop/qmp-spec in QEMU's tree): the client of one connection to one QEMU, waiting for
- * its jobs, and the types of the commands and events that Berth uses.
+ * The client of QMP, the protocol of QEMU's monitor (docs/interop/qmp-spec in QEMU's tree). `QmpClient` is one
+ * connection to one QEMU. The file also waits for QEMU's jobs, and types the commands and events that Berth uses.
  *
  * Invariants:
- * - every command settles: by its reply, its timeout, or the end of the connection;
- * - listeners get events in QEMU's order, synchronously, before the continuation of any later reply;
- * - after the close nothing is delivered, and every later call rejects with {@link QmpClosedError};
- * - a compromised QEMU costs little: lines are bounded before they are parsed, reading is within a budget, its texts are
- *   cut and cleaned, and an event's data is checked to be an object.
- * QEMU serves one QMP client at a time. A second one waits in the listen queue until the first has disconnected.
+ * - Every command settles: by its reply, its timeout, or the end of the connection.
+ * - Listeners get events in QEMU's order, synchronously, before the continuation of any later reply.
+ * - After the close nothing is delivered, and every later call rejects with {@link QmpClosedError}.
+ * - A compromised QEMU costs little: lines are bounded before they are parsed, reading is within a budget, QEMU's texts
+ *   are cut and cleaned, and the data of an event is checked to be an object.
+ * - QEMU serves one QMP client at a time. A second one waits in the listen queue until the first has disconnected.
  */
 import { once } from 'node:events';
 import { messageOf } from '../../shared/errors.ts';
@@ -287,12 +287,7 @@ function deliver<T>(listener: (value: T) => void, value: T): void {
   }
 }
 
-/**
- * Waits for a QEMU block job. Jobs are created with `auto-dismiss=false`, so a finished one stays `concluded` until
- * `job-dismiss`, and query-jobs shows a state whose event was missed.
- *
- * QEMU has no job with that id.
- */
+/** QEMU has no job with that id. */
 export class JobGoneError extends Error {
   override name = 'JobGoneError';
 }
@@ -301,7 +296,8 @@ export class JobGoneError extends Error {
 const FINAL: readonly JobState[] = ['concluded', 'null'];
 
 /**
- * Resolves with the job once it is in one of `states` or in a final state (`concluded`: check `error`).
+ * Resolves with the job once it is in one of `states` or in a final state (`concluded`: check `error`). Jobs are created with
+ * `auto-dismiss=false`, so a finished one stays `concluded` until `job-dismiss`, and query-jobs shows a state whose event was missed.
  * Rejects with {@link JobGoneError}, QmpTimeoutError, QmpClosedError, or the signal's reason.
  */
 export async function waitForJob(
@@ -337,10 +333,11 @@ export async function waitForJob(
   }
 }
 
-/**
- * The part of QMP that Berth speaks, typed after QEMU 7.2's schema (docs/interop/qemu-qmp-ref: run-state, job,
+/*
+ * From here on: the part of QMP that Berth speaks, typed after QEMU 7.2's schema (docs/interop/qemu-qmp-ref: run-state, job,
  * block-core, block-export, transaction, misc). Names keep QMP's own spelling: they cross a wire.
  */
+
 const JOB_STATES = [
   'undefined',
   'created',
