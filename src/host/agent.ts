@@ -1,6 +1,7 @@
 /**
- * The agent of one host: polls its assignments, runs a reconciler for each VM, and sends heartbeats. It dials the control plane;
- * nothing dials it. When it ends, every VM runs on, and the next agent adopts them.
+ * The agent of one host: polls the control plane for assignments, runs a reconciler for each VM, and sends heartbeats.
+ * The agent connects to the control plane, never the other way round. When the agent ends, its VMs run on, and the next
+ * agent adopts them.
  */
 import { cpus, totalmem } from 'node:os';
 import { ObjectStoreUnavailableError } from '../object-store/object-store.ts';

@@ -1,7 +1,10 @@
 /**
- * How many guests boot at once on a host. A boot needs a whole core, so more boots at once only make each one slower. Boots
- * wait in the order of their calls. A boot that takes longer than a minute gives up its slot, so that a guest that hangs
- * blocks no other; and guests that hang again and again wait behind those that came after them, for as long as they took.
+ * Limits how many guests boot at once on a host. A boot needs a whole core, so more boots at once only make each one
+ * slower. Boots wait in the order of their calls, with two exceptions:
+ *
+ * - A boot that takes longer than a minute gives up its slot, so that a hung guest blocks no other.
+ * - An instance whose last boot held its slot for more than 15 s waits as if it had come later, by five times that
+ *   time. So guests that hang again and again do not delay the others.
  */
 import { availableParallelism } from 'node:os';
 import { Semaphore } from '../shared/concurrency.ts';

@@ -1,4 +1,4 @@
-/** Writes that survive a power cut once the call has returned. */
+/** Replaces and syncs files so that they survive a power cut once the call has returned. */
 import { constants } from 'node:fs';
 import { open, rename } from 'node:fs/promises';
 import { dirname } from 'node:path';

@@ -1,7 +1,11 @@
 /**
- * Looks after what instances have left on this host that it no longer runs. Their files are removed once they are deleted, or once
- * their disk has continued on another host. An instance that the database does not know is not deleted: the database may be an
- * older or a wrong one. Its files are kept. Of a VM that the database does not know, the control plane tells the owner.
+ * Removes files of instances that this host no longer runs: all of them once the instance is deleted, and the overlay
+ * once the disk has continued on another host. An instance whose overlay was written in the last 24 hours is left
+ * alone.
+ *
+ * If the database does not know an instance, its files are kept, because the database may be an older or a wrong one.
+ * If the database does not know the VM that wrote an overlay, `reportUnknownVm` reports that, and the control plane
+ * tells the owner.
  */
 import { rmSync } from 'node:fs';
 import { open, readFile, rm, stat } from 'node:fs/promises';

@@ -1,4 +1,7 @@
-/** What everything on a host shares: control plane, object store, folders, network, boot slots. */
+/**
+ * Defines `HostContext`, what all reconcilers of a host share: control plane, object store, folders, network, boot
+ * slots.
+ */
 import type { Paths } from '../config/paths.ts';
 import type { CompressPool } from '../disk-format/compress-pool.ts';
 import type { ObjectStore } from '../object-store/object-store.ts';

@@ -1,6 +1,7 @@
 /**
- * The object store as a host uses it: nothing is read or written before the store was found to carry the mark that the control
- * plane names. The control plane writes the mark, so a host that starts together with it waits a moment.
+ * Opens the object store for a host: reads and writes fail until the store was found to have the mark that the control
+ * plane names (object-store/store-mark.ts). The control plane writes the mark, so a host that starts together with it
+ * waits a moment.
  */
 import { type ObjectStore, ObjectStoreUnavailableError } from '../object-store/object-store.ts';
 import { PermittedStore } from '../object-store/permitted-store.ts';

@@ -1,6 +1,7 @@
 /**
- * Executes calls that API callers wait for (commands, execs, files, ports, consoles, metrics): polls the control plane for calls, executes them in
- * parallel, and answers each once. An answer that cannot be delivered is dropped: the caller's request has ended too.
+ * Executes the calls that API callers wait for: commands, execs, files, ports, consoles and metrics. It polls the
+ * control plane for calls, executes them in parallel, and answers each once. An answer that cannot be delivered is
+ * dropped, because its caller's request has ended too.
  */
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
@@ -205,10 +206,7 @@ function failureOf(error: unknown): CallFailure {
   return { code: 'failed', message: `The host could not do it: ${messageOf(error)}` };
 }
 
-/**
- * The ways into a guest's TCP ports, for the ingress and for API callers.
- * The address on this machine. @throws CallError not_running, not_listening
- */
+/** Opens a guest's TCP port, and returns its address on this machine. @throws CallError not_running, not_listening */
 export async function openPort(machine: Machine, port: number): Promise<string> {
   try {
     return await machine.ports.open(port);

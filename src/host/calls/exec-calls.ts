@@ -1,6 +1,8 @@
 /**
- * Calls about execs, commands and files of a guest: start, signal, resize and input of an exec, streams to its readers; a command with its
- * whole output; and tasks with files, each joined to a stream to the control plane.
+ * Executes the calls about execs, commands and files of a guest:
+ * - an exec is started, signalled, resized, given input, and its output is streamed to readers;
+ * - a command runs to its end, and the answer has its whole output;
+ * - a file task is joined to a stream to the control plane.
  */
 
 import type { Duplex } from 'node:stream';

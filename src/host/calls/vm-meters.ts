@@ -158,7 +158,11 @@ const PAGE_BYTES = 4096;
 /** Short: a flush's freeze may queue behind it. */
 const GUEST_MS = 1_000;
 
-/** `guest`: also ask the guest. Rejects when the process or its monitor is gone. */
+/**
+ * The resource use of one VM: counters since its process began, and current levels. Most are measured on the host. The others
+ * come from the guest's agent, and are null while it does not answer. `guest`: also ask the guest.
+ * Rejects when the process or its monitor is gone.
+ */
 async function measureVm(machine: Machine, guest: boolean): Promise<VmSample> {
   const { pid } = machine.record.identity;
   const [stat, statm, disk, inside] = await Promise.all([
@@ -196,10 +200,6 @@ const SAMPLES = 240;
 /** A sample costs the guest work: once a minute, and for each read. */
 const GUEST_EVERY = 4;
 
-/**
- * The resource use of one VM: counters since its process began, and current levels. Most are measured on the host. The others
- * come from the guest's agent, and are null while it does not answer.
- */
 export class VmMeters {
   readonly #samples = new WeakMap<Machine, VmSample[]>();
   readonly #minutes: MinuteLog;

@@ -1,7 +1,8 @@
 /**
- * The channel to a guest's exec supervisor, over its port's unix socket. It is open while its machine is: QEMU holds our hello until
- * a supervisor opens the guest's end. `session` names the supervisor that has answered: another one means that the execs of the
- * first have ended with their boot, or with a supervisor that somebody in the guest has ended.
+ * The connection to a guest's exec supervisor (exec-supervisor.pl), over the Unix socket of its virtio port. It is open
+ * as long as the machine is: QEMU holds the host's first frame, the hello, until a supervisor opens the guest's end.
+ * `session` names the supervisor that has answered. If it changes, the execs of the supervisor before have ended: the
+ * guest was booted again, or somebody in the guest ended that supervisor.
  */
 import { randomBytes } from 'node:crypto';
 import { PacedReader, ReadBudget } from '../qemu/paced-reader.ts';

@@ -1,9 +1,13 @@
 /**
- * The end of an exec's output, in files of this host: `<exec id>.<offset of the first byte>`, each about a mebibyte of pieces: stream
- * (1 byte), length (3 bytes), bytes. It outlives agent and boot.
+ * Keeps the end of an exec's output in files of this host, which outlive agent and boot. A file, `<exec id>.<offset of
+ * its first byte>`, has about 1 MiB of pieces. A piece is stream (1 byte), length (3 bytes), bytes. Also reads and
+ * writes the exec's record, `<exec id>.json`.
  *
- * Invariants: the kept output has no gap; at least OUTPUT_KEPT_BYTES of it are kept, and at most a file more, or twice as much for
- * a reader that the exec waits for. A full disk loses output, and says so by a later first offset; it never holds up the exec.
+ * Invariants:
+ * - The kept output has no gap.
+ * - At least the last OUTPUT_KEPT_BYTES are kept, and at most one file more; for a reader that the exec waits for, at
+ *   most twice as much.
+ * - A full disk never holds up the exec. It loses output, which shows as a later first offset.
  */
 import {
   appendFileSync,

@@ -1,10 +1,11 @@
-# exec-supervisor: runs execs in the guest, as root, in a perl without modules. It speaks with the host over the virtio port
-# berth.execs, which one process at a time can open, so there is one supervisor. It outlives the host's agent: an exec goes on while
-# nobody reads, and its last output and its end wait here until the host has written them down.
+# exec-supervisor: runs execs in the guest, as root, in a perl without modules. It talks to the host over the virtio
+# port berth.execs. One process at a time can open that port, so there is one supervisor. It outlives the host's agent:
+# an exec goes on while nobody reads, and the supervisor keeps its last output and its end until the host has stored
+# them.
 #
-# From the host: frames between 0x7E bytes, with 0x7D as the escape (RFC 1662). So a cut frame damages no other.
-# To the host: frames of a length (4 bytes) and that many bytes, after the 16 bytes that the host's hello named. Every frame:
-# length, type, exec, payload. src/host/execs/exec-channel.ts has the types.
+# Frames from the host stand between 0x7E bytes, with 0x7D as the escape (RFC 1662), so a frame that is cut off damages
+# no other. Frames to the host have their length (4 bytes) in front; the first one follows the 16 bytes that the host's
+# hello named. Every frame: length, type, exec, payload. src/host/execs/exec-channel.ts has the types.
 my ($HELLO, $START, $TASK, $INPUT, $EOF, $RESIZE, $SIGNAL, $ACK, $WAIT, $FORGET, $PING) = qw(H S T I E R K A W F P);
 my ($SYS_rt_sigprocmask, $SYS_dup2, $SYS_setsid, $SYS_clock_gettime, $SYS_signalfd4) = (14, 33, 112, 228, 289);
 my ($TIOCSCTTY, $TIOCSWINSZ, $TIOCGPTN, $TIOCSPTLCK) = (0x540e, 0x5414, 0x80045430, 0x40045431);

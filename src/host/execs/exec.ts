@@ -1,7 +1,9 @@
 /**
- * One exec as this host knows it: its record, the end of its output, its readers, and the input on its way to the guest.
+ * Keeps one exec of this host: its record, the end of its output, its readers, and the input that the exec has not read
+ * yet. Tells the supervisor in the guest which output need not be kept there. A reader that the exec waits for delays
+ * this when it is slow, and so delays the exec.
  *
- *   running ──exit of the guest──▶ exited      running ──its boot has ended──▶ lost
+ *   running ──it exits──▶ exited      running ──its boot or its supervisor has ended──▶ lost
  */
 import type { ExecEnd } from '../../protocol/exec-types.ts';
 import { Signal } from '../../shared/concurrency.ts';

@@ -1,9 +1,10 @@
-# file-tasks: what the exec supervisor does with the guest's files, each time in a process of its own (exec-supervisor.pl, which
-# follows in the same text). A task hears and says frames of a length (4 bytes), a type (1 byte) and a payload;
-# src/protocol/file-stream.ts has the types.
+# file-tasks: reads and changes files of the guest for the exec supervisor (exec-supervisor.pl, which follows in the
+# same text). Each task is a process of its own. It receives and sends frames of a length (4 bytes), a type (1 byte)
+# and a payload; src/protocol/file-stream.ts has the types.
 #
-# Paths are walked by one component at a time, from an open folder, so nobody can exchange one that was checked. Links: root's own, and
-# those in folders that only root may write to. A new file has no name until it is complete and on the disk.
+# Paths are resolved one component at a time, from an open folder, so nobody can exchange a component that was checked.
+# A link is followed if root owns it, or if only root may write to its folder. A new file has no name until it is
+# complete and synced.
 {
 package Files;
 

@@ -1,7 +1,7 @@
 /**
- * The stream of a task of the guest's supervisor (file-tasks.pl): what is written goes to the task, what it says is read. Neither
- * side gets ahead of the other by more than a bound: the guest stops when its window is full, and so do writers here. Nothing is
- * kept; a task ends with its channel.
+ * A task of the guest's supervisor (file-tasks.pl) as a duplex stream: what is written goes to the task, and what the
+ * task sends is read. Flow control works in both directions: the guest stops when its window is full, and so do writers
+ * here. Nothing is stored; a task ends with its channel.
  */
 import { Duplex } from 'node:stream';
 import type { Send } from './exec.ts';

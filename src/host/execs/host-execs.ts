@@ -1,6 +1,6 @@
 /**
- * The execs of all instances on this host: looks after each VM's, reports their output and ends until the control plane has them, and
- * streams an exec's output to its readers.
+ * Owns the execs of all instances on this host. It keeps a `VmExecs` for each instance, reports the state and end of
+ * execs until the control plane has them, and streams an exec's output to its readers.
  */
 
 import { once } from 'node:events';

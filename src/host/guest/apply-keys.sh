@@ -1,12 +1,13 @@
-# apply-keys replace|end|look SEQUENCE FINGERPRINT…: run in the guest by its agent, as root; authorized keys on stdin.
-# `replace` and `end` set the keys that sshd accepts; `end` and `look` end every connection of another key. Prints how many
-# connections it ended, and how many it could not judge yet: run it again for those. Exit code 3: a connection that must end has no
-# process; 4: a call with a higher sequence, which is printed, came first. A hung agent may execute many old calls at once.
+# apply-keys replace|end|look SEQUENCE FINGERPRINT…: the guest agent runs it as root, with authorized keys on stdin.
+# `replace` and `end` set the keys that sshd accepts; `end` and `look` end every connection of another key. It prints
+# how many connections it ended, and how many it could not judge yet: run it again for those. Exit code 3: a connection
+# that must end has no process; 4: a call with a higher sequence, which is printed, came first. A hung agent may
+# execute many old calls at once.
 #
-# sshd's log says which key a connection used, /proc which process has it. A connection that has not authenticated yet stays: it is
-# judged by the new keys. A connection that the log does not know is ended, because somebody may have emptied the log, unless its
-# process is young and may not have logged yet. A connection that is unauthenticated by the log long after sshd would have ended
-# it is ended too: its line was lost when the log was cut.
+# sshd's log says which key a connection used, and /proc which process has it. A connection that has not authenticated
+# yet stays: it is judged by the new keys. A connection that the log does not know is ended, because somebody may have
+# emptied the log, unless its process is young and may not have logged yet. If the log says that a connection has not
+# authenticated long after sshd would have ended it, it is ended too: its line was lost when the log was cut.
 bb=/usr/lib/berth/busybox
 run=/run/berth
 young_seconds=10

@@ -1,9 +1,10 @@
-# apply-secrets SEQUENCE CERTIFICATE: run in the guest by its agent, as root; the text of /run/berth/environment on stdin.
-# With a certificate, the guest trusts it, and new sessions get that environment. With an empty one, neither. Exit code 4: a call
-# with a higher sequence, which is printed, came first.
+# apply-secrets SEQUENCE CERTIFICATE: the guest agent runs it as root, with the text of /run/berth/environment on
+# stdin. With a certificate, the guest trusts that certificate, and new sessions get that environment. With an empty
+# CERTIFICATE, neither holds any more. Exit code 4: a call with a higher sequence, which is printed, came first.
 #
-# Sessions that began earlier keep their environment, so the files on tmpfs that it names stay until the next boot. The copy of
-# the certificate on the disk is written last, and removed last: it says that the disk's store of certificates has it.
+# Sessions that began earlier keep their environment, so the files on tmpfs that it names stay until the next boot. The
+# copy of the certificate on the disk is written last, and removed last: it says that the guest's trust store has the
+# certificate.
 bb=/usr/lib/berth/busybox
 run=/run/berth
 kept=/etc/berth-secrets-ca.pem

@@ -1,12 +1,12 @@
 /**
- * The authorized keys of a guest: written through its agent as the control plane last set them, and the connections of keys that are
- * gone are ended.
+ * Keeps a guest's authorized SSH keys as the control plane last set them: writes them through the guest agent, and ends
+ * the connections of keys that are gone.
  *
- * Keys count as applied once they are in their file (the next handshake uses them) and the connections of all other keys have
- * ended. That is reported; after a revocation the ingress makes no connection to this guest until then.
+ * Keys count as applied once they are in their file (the next handshake uses them) and the connections of all other
+ * keys have ended. That is reported; after a revocation the ingress makes no connection to this guest until then.
  *
- * Invariant: a call without an answer may have been executed, or may still be. Until a call is answered, the keys in force are
- * unknown, and every key that was sent may be in force.
+ * Invariant: a call without an answer may have been executed, or may still be. Until a call is answered, the keys in
+ * force are unknown, and every key that was sent may be in force.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -149,15 +149,7 @@ export interface KeyedMachine {
 
 type Report = (machine: KeyedMachine, fingerprints: readonly string[]) => Promise<void>;
 
-/**
- * Keeps the guest's authorized keys as the control plane last set them. A frozen guest's agent refuses; the push is retried.
- *
- * Keys count as applied once they are in their file (the next handshake uses them) and the connections of all other keys have
- * ended. That is reported; after a revocation the ingress makes no connection to this guest until then.
- *
- * Invariant: a call without an answer may have been executed, or may still be. Until a call is answered, the keys in force are
- * unknown, and every key that was sent may be in force.
- */
+/** Pushes the wanted keys to the guest until it has them. A frozen guest's agent refuses; the push is retried. */
 export class KeyPusher {
   readonly #log: Log;
   readonly #report: Report;

@@ -1,5 +1,6 @@
-# grow-root BYTES: run in the guest by its agent, as root. Waits until the kernel sees the disk's new size, and grows the root file
-# system to it, as the initramfs does at a boot. Ends with 0 once it has that size. Needs no module of perl.
+# grow-root BYTES: the guest agent runs it as root. It waits until the kernel sees the disk's new size, and grows the
+# root file system to it, as the initramfs does at a boot. It exits with 0 once the file system has that size. It needs
+# no perl module.
 use strict;
 
 my ($wanted) = @ARGV;

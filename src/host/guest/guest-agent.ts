@@ -1,12 +1,13 @@
 /**
- * The client of a QEMU guest agent, over its chardev's unix socket (docs/interop/qemu-ga-ref in QEMU's tree).
+ * The client of a VM's guest agent (qemu-ga), over its Unix socket (docs/interop/qemu-ga-ref in QEMU's tree).
+ * `AgentConduct` cuts off an agent that breaks the protocol, for a while.
  *
  * Invariants:
- * - one command at a time, in the order of the calls;
- * - the channel is in step before a command is sent: after a connect, and after a command without a reply,
- *   `guest-sync-delimited` comes first. Its leading 0xFF resets the agent's parser; everything before the 0xFF of its answer is dropped;
- * - nothing the guest sends is trusted: lines are bounded, and replies are checked where they are used;
- * - one deadline per call. An agent that breaks the protocol is disconnected and cut off for a while (`AgentConduct`).
+ * - One command at a time, in the order of the calls. Each call has one deadline.
+ * - A command is sent only when its reply cannot be mistaken for another's. So after a connect, and after a command
+ *   without a reply, `guest-sync-delimited` comes first: its leading 0xFF resets the agent's parser, and everything
+ *   before the 0xFF of its answer is dropped.
+ * - Nothing the guest sends is trusted: lines are bounded, and replies are checked where they are used.
  */
 import { randomInt } from 'node:crypto';
 import { once } from 'node:events';
@@ -14,10 +15,7 @@ import { pause } from '../../shared/retry.ts';
 import { untrustedText } from '../../shared/untrusted-text.ts';
 import { LineSplitter, PacedReader, ReadBudget } from '../qemu/paced-reader.ts';
 
-/**
- * Failures of a guest agent. None of them means that the VM itself has failed.
- * No answer in time: the guest is busy, frozen, still booting, or has no agent.
- */
+/** No answer in time: the guest is busy, frozen, still booting, or has no agent. This does not mean that the VM has failed. */
 export class GuestAgentTimeoutError extends Error {
   override name = 'GuestAgentTimeoutError';
 }
@@ -74,6 +72,14 @@ function agentBudget(): ReadBudget {
   return new ReadBudget(PACE);
 }
 
+/**
+ * The byte channel to a guest agent: lines out, lines in, with deadlines.
+ *
+ * Invariants:
+ * - the socket is read only while somebody waits for a line; unrequested output stays in the guest and costs nothing here;
+ * - a line, and everything between a send and the line that ends the wait, is bounded before it is parsed;
+ * - at most one reader waits; once the channel is closed, every wait rejects.
+ */
 class AgentChannel {
   readonly #input: PacedReader;
   readonly #budget: ReadBudget;
@@ -181,16 +187,7 @@ class AgentChannel {
   }
 }
 
-/**
- * The byte channel to a guest agent: lines out, lines in, with deadlines.
- *
- * Invariants:
- * - the socket is read only while somebody waits for a line; unrequested output stays in the guest and costs nothing here;
- * - a line, and everything between a send and the line that ends the wait, is bounded before it is parsed;
- * - at most one reader waits; once the channel is closed, every wait rejects.
- *
- * Rejects with {@link GuestAgentClosedError} if nothing accepts in time. `budget`: shared by a VM's channels.
- */
+/** Rejects with {@link GuestAgentClosedError} if nothing accepts in time. `budget`: shared by a VM's channels. */
 export async function openAgentChannel(
   socket_path: string,
   deadline: number,
@@ -207,6 +204,12 @@ export async function openAgentChannel(
   }
 }
 
+/** Longer than a healthy guest takes to answer. */
+const SILENT_MS = 20_000;
+const CUT_OFF_MS = 1_000;
+const MAX_CUT_OFF_MS = 60_000;
+const REMEMBERED_MS = 300_000;
+
 /**
  * The conduct of a guest's agent, and its consequences. Pure: the caller passes times, on performance.now's scale.
  *
@@ -216,12 +219,6 @@ export async function openAgentChannel(
  * `is_silent` holds in both states. Breaking the protocol again within five minutes doubles the time of the cut-off, also after
  * answers in between.
  */
-/** Longer than a healthy guest takes to answer. */
-const SILENT_MS = 20_000;
-const CUT_OFF_MS = 1_000;
-const MAX_CUT_OFF_MS = 60_000;
-const REMEMBERED_MS = 300_000;
-
 export class AgentConduct {
   #is_silent = false;
   /** When the first unanswered call was sent. */

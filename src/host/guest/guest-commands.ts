@@ -22,10 +22,7 @@ const START_MS = 5_000;
 /** A flush freezes for milliseconds. After this the call fails. */
 const FROZEN_MS = 5_000;
 
-/**
- * Calls that the agent refuses while its file systems are frozen: files and commands.
- * Like `agent.execute`, retried while a flush has frozen the guest.
- */
+/** Like `agent.execute`, retried while a flush has frozen the guest: the agent then refuses files and commands. */
 async function executeThawed(
   agent: GuestCommands,
   command: string,
@@ -54,9 +51,6 @@ export interface FileOptions {
 }
 
 /**
- * Reads files of the guest through its agent, in pieces that fit into a reply. New files are written by commands instead: qemu-ga
- * creates files with mode 0666, and readers see them half-written. It only fills files that exist and are not read yet.
- *
  * Reads a file of at most `max_bytes`. Rejects with GuestAgentError if there is no such file or it is longer, and as
  * {@link GuestAgent.execute}.
  */

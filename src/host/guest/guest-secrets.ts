@@ -1,6 +1,8 @@
 /**
- * Keeps in the guest what new sessions need of its secrets: placeholders and the certificate, as the control plane last set them.
- * A frozen guest's agent refuses; the push is retried. SSH sessions get theirs with the keys (`sessionEnvironment`).
+ * Keeps in a guest what its new sessions need for secrets: the placeholders, as environment variables, and the
+ * certificate of the instance's authority, as the control plane last set them. While a flush has frozen the guest, its
+ * agent refuses, and the push is retried. SSH sessions get their environment with the authorized keys
+ * (`sessionEnvironment`).
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';

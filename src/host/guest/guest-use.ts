@@ -1,7 +1,7 @@
 /**
- * How much disk, memory and network a guest uses, by its own account: from files and one small command. And how its root file
- * system grows. The agent's commands for it
- * answer once per mount and interface, of which there may be hundreds.
+ * Asks a guest how much disk, memory and network it uses, and grows its root file system. The answers come from files
+ * of the guest and one small command: the guest agent's own commands for this list every mount and every interface, of
+ * which there may be hundreds.
  */
 
 import { readFileSync } from 'node:fs';

@@ -1,9 +1,11 @@
 /**
- * The guest's sshd: its host key, waiting until it listens and the guest's network answers, and which keys were used to log in.
+ * Watches the sshd of a guest: reads its host key, waits until it listens and the guest's network answers, and reports
+ * which keys were used to log in.
  *
- * An SSH greeting proves both, but costs the guest an sshd process, which under emulation is an eighth of a start from a template.
- * So sshd's log shows that it listens, and a connection that the guest's network refuses shows that the network answers. An sshd
- * that does not listen is asked why: `sshd -t` checks its settings and keys, and its log says what else is wrong.
+ * An SSH greeting proves that sshd listens and the network answers. But it costs the guest an sshd process, which under
+ * emulation takes an eighth of a start from a template. So sshd's log shows that it listens, and a connection that the
+ * guest's network refuses shows that the network answers. If sshd does not listen, `sshd -t` checks its settings and
+ * keys, and its log says what else is wrong.
  */
 import { createSocket } from 'node:dgram';
 import { connect } from 'node:net';
@@ -194,6 +196,8 @@ const MAX_LOGINS = 1_000;
 const CALL_MS = 1_000;
 const ACCEPTED = /^Accepted publickey for .* (SHA256:[A-Za-z0-9+/]{43})$/;
 
+type WatchedGuest = Pick<GuestAgent, 'execute' | 'maybe_frozen'>;
+
 /**
  * Which keys were used to log in, from the log of the guest's sshd (`LogLevel VERBOSE`): only sshd knows. Read once a minute and
  * before the guest goes down; three small calls if nobody has logged in. Root in the guest can write anything into that log, so
@@ -201,8 +205,6 @@ const ACCEPTED = /^Accepted publickey for .* (SHA256:[A-Za-z0-9+/]{43})$/;
  *
  * Logins from before this agent adopted the guest are not reported: their time is unknown.
  */
-type WatchedGuest = Pick<GuestAgent, 'execute' | 'maybe_frozen'>;
-
 export class LoginWatch {
   readonly #agent: WatchedGuest;
   /** How far the log of this boot was read. null: not yet, and it holds logins from before this agent. */

@@ -1,8 +1,9 @@
-# user-command BUSYBOX NAME INLINE_BYTES REST_BYTES PROGRAM ARGUMENT…: run in the guest by its agent, as root. It execs the program
-# in a new session, so the agent sees the program's exit code or signal. The output goes through two pipes: the first INLINE_BYTES
-# of each to the agent, the next REST_BYTES into the files NAME.1 and NAME.2. The rest is drained, so the program is neither blocked
-# nor ended by a closed pipe. The readers of the pipes hold the agent's ends, so for the agent the command ends once the program has
-# ended and both pipes are drained. The first output, "begun", shows that the script got this far.
+# user-command BUSYBOX NAME INLINE_BYTES REST_BYTES PROGRAM ARGUMENT…: the guest agent runs it as root. It execs the
+# program in a new session, so the agent sees the program's exit code or signal. The output goes through two pipes: the
+# first INLINE_BYTES of each to the agent, the next REST_BYTES into the files NAME.1 and NAME.2. The rest is drained,
+# so the program is neither blocked nor ended by a closed pipe. The readers of the pipes hold the agent's ends, so for
+# the agent the command ends once the program has ended and both pipes are drained. The first output, "begun", shows
+# that the script got this far.
 bb=$1 name=$2 inline=$3 rest=$4
 shift 4
 "$bb" mkfifo -m 600 "$name.out" "$name.err" || exit 1

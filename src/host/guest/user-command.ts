@@ -1,6 +1,6 @@
 /**
- * Runs a user's command in the guest. The agent's reply holds the first part of the output, files of the guest
- * the rest (user-command.sh), which is read in pieces.
+ * Runs a user's command in a guest (user-command.sh). The guest agent's reply has the first part of the output. The
+ * rest is in files of the guest, which are read in pieces.
  */
 import { randomBytes } from 'node:crypto';
 import { readFileSync } from 'node:fs';

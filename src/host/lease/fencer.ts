@@ -1,9 +1,9 @@
 /**
- * The fencer: a separate process on each host of a fleet. It outlives agent and launcher, as the VMs do, and pauses the VMs when the
- * lease was not renewed in time. It reads the lease's file and /proc, and talks to no other process.
+ * The fencer: keeps this host's VMs paused while the host's lease is over, that is, was not renewed in time. It is a
+ * process of its own on each host of a fleet, and outlives agent and launcher, as the VMs do. It reads only the lease's
+ * file and /proc, and talks to no other process. When there is no lease, it exits.
  *
- * It pauses VMs as long as the lease is over, and exits when there is no lease. The lease's file and the pausing of VMs, which the
- * agent uses too, are here.
+ * The agent uses parts of this file too: it starts the fencer, writes the lease's file, and pauses and resumes VMs.
  */
 
 import { spawn } from 'node:child_process';
@@ -84,10 +84,9 @@ export function startFencer({ data, fencer_log }: Pick<Paths, 'data' | 'fencer_l
 type FencePaths = Pick<Paths, 'vms' | 'fenced'>;
 
 /**
- * Pausing every VM of this host, in any state and under any owner: SIGSTOP to each QEMU of the data folder. It stops the guest's
- * processors, disk and network at once, and loses nothing.
- *
- * Pauses all running VMs and returns them. The mark is written first, so that no pause goes unnoticed.
+ * Pauses all running VMs of this host, in any state and under any owner, and returns them: SIGSTOP to each QEMU of the data folder
+ * stops the guest's processors, disk and network at once, and loses nothing. The mark is written first, so that no pause goes
+ * unnoticed.
  */
 export function fenceVms(paths: FencePaths): FoundVm[] {
   const running = findOrphans(paths.vms).filter(({ identity }) => !isStopped(identity));
@@ -120,6 +119,10 @@ export function releaseVms(
   return { resumed, ended };
 }
 
+/**
+ * Until when this host may run its VMs, for every process that must know: `run/lease.json`, replaced whole. It needs no fsync: after
+ * a power loss no VM runs, and a lease of another boot is over. Without the file there is no lease.
+ */
 export interface Lease {
   readonly boot_id: string;
   /** On the boot clock. */
@@ -128,12 +131,7 @@ export interface Lease {
   readonly lease_ms: number;
 }
 
-/**
- * Until when this host may run its VMs, for every process that must know: `run/lease.json`, replaced whole. It needs no fsync: after
- * a power loss no VM runs, and a lease of another boot is over. Without the file there is no lease.
- *
- * null: there is no lease. An unreadable lease is over.
- */
+/** null: there is no lease. An unreadable lease is over. */
 export function readLease(path: string): Lease | null {
   try {
     const { boot_id, until_ms, lease_ms } = JSON.parse(readFileSync(path, 'utf8')) as Partial<Lease>;

@@ -1,13 +1,15 @@
 /**
- * This host's lease, as the agent keeps it.
+ * Renews this host's lease: the time for which the host may run VMs without hearing from the control plane. A host that
+ * is the only one needs no lease.
  *
  *   none ◀──host is alone──▶ held ──not renewed in time──▶ over ──renewed, assignments read──▶ held
  *   none ──credential refused──▶ held for the default lease since it was last accepted, or over
  *
- * Invariants: while the lease is over no VM runs here; fencer and agent each pause them, independently. A lease counts from the
- * sending of its renewal, and is promised to the control plane only once a fencer runs. After the renewal of a lease that was over,
- * the assignments are read before any VM is resumed, and VMs that were given up are ended. A refused host may have been removed, and
- * its VMs started elsewhere: it needs a lease even if it had none.
+ * - While the lease is over no VM runs here: fencer and agent each pause the VMs, independently.
+ * - A lease counts from the sending of its renewal. It is promised to the control plane only once a fencer runs.
+ * - Once a lease that was over is renewed, the assignments are read first. Then VMs that are still assigned are
+ *   resumed, and the others are ended.
+ * - A refused host may have been removed, and its VMs started elsewhere: it needs a lease even if it had none.
  */
 import type { Paths } from '../../config/paths.ts';
 import {

@@ -1,7 +1,8 @@
 /**
- * The reconciler's flushes: requested, automatic, final, and of a disk whose machine has died. The outcome of a requested flush
- * is reported to its callers. Blocks that a failed flush did not save stay marked, and the next flush saves them. And suspends, which
- * make memory and disk durable together.
+ * The reconciler's flushes: requested by a caller, automatic, final (before a VM ends), and of a disk whose machine has
+ * died. The outcome of a requested flush is reported to its callers. Blocks that a failed flush did not save stay
+ * marked, and the next flush saves them. `Suspension` has the reconciler's part in a suspend, which makes memory and
+ * disk durable together.
  */
 import { discardMemory } from '../../disk-format/memory-format.ts';
 import { BLOCK_BYTES } from '../../disk-format/segment-format.ts';

@@ -1,6 +1,7 @@
 /**
- * The steps of a reconciler that need the guest's help, and what it reports of a running guest: waiting until it is ready, its reboot and
- * power-off, and the growth of its disk. Each step has a bound, after which the machine is reset, halted or ended instead.
+ * The steps of a reconciler that need the guest's help: waiting until the guest is ready, its reboot and power-off, and
+ * the growth of its disk. Also the reports about a running guest. Each step has a time limit. After that the machine is
+ * reset, halted or ended; the growth of a disk is left to the guest's next boot.
  */
 import type { ControlPlaneClient } from '../../protocol/client.ts';
 import type { Assignment, Observation, Reason } from '../../protocol/types.ts';
@@ -113,8 +114,6 @@ export async function rebootGuest(machine: Machine, signal: AbortSignal): Promis
 }
 
 /**
- * Reboot and power-off of a guest, by its agent if it answers in time.
- *
  * Shuts down by the guest's agent, or halts the machine if that takes too long. `force` halts it at once: the agent may hang, so
  * it is not even asked for its logins.
  */

@@ -1,10 +1,10 @@
 /**
- * An instance's VM as it exists on this host: its machine, the record of the last machine, and whether the overlay holds unsaved
- * writes. The runner knows the wanted state; this class changes the actual state.
+ * An instance's VM as it exists on this host: its machine, the record of the last machine, and whether the overlay
+ * holds unsaved writes. The reconciler knows the wanted state; this class changes the actual state.
  *
  *   no machine ──adopt, launch──▶ machine ──end──▶ no machine; unsaved writes unknown until the next look
  *
- * Invariant: at most one machine at a time, and none while the overlay is inspected or removed.
+ * Invariant: there is at most one machine at a time, and none while the overlay is inspected or removed.
  */
 import { randomUUID } from 'node:crypto';
 import { existsSync } from 'node:fs';

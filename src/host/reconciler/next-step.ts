@@ -1,6 +1,7 @@
 /**
- * The reconciler's policy, pure: the next step from the wanted to the actual state, the events that interrupt a step, and the end
- * of the work. Each step brings the VM nearer to the wanted state. The reconciler takes the step, observes, and decides again.
+ * Decides for the reconciler: which step comes next between the wanted and the actual state, which changes interrupt a
+ * step, and when nothing is left to do. Pure. Each step brings the VM nearer to the wanted state. The reconciler takes
+ * the step, observes, and asks again.
  */
 import type { Assignment } from '../../protocol/types.ts';
 

@@ -1,17 +1,16 @@
 /**
  * The reconciler of one VM, and its only owner on this host.
  *
- *   assignment, machine event, due flush ──notify──▶ look ──nextStep()──▶ one step ──▶ look again … until nothing is left to do
+ *   assignment, machine event, due flush ──notify──▶ look ──nextStep()──▶ one step ──▶ look again … until all is done
  *
- * The VM that the steps move:
- *
+ * The states of the VM, and the steps between them:
  *   none ──start──▶ booting ──await_guest──▶ up ──suspend──▶ paused, memory durable ──report_suspended──▶ none
  *                      ▲────────reboot────────┤
  *                                             └──power_off──▶ off ──save──▶ none ──report_stopped──▶ ended
- *   (any) ──process dies──▶ none ──report_died──▶ failed ──save_offline──▶ ended      (any) ──end_machine, remove──▶ gone
+ *   (any) ──process dies──▶ none ──report_died──▶ failed ──save_offline──▶ ended    (any) ──end_machine, remove──▶ gone
  *
- * Steps never overlap; a failed step is retried with backoff. `next-step.ts` chooses the step, and says what interrupts it. Keys
- * are pushed beside the steps, because they must not wait for a long flush.
+ * Steps never overlap; a failed step is retried with backoff. `next-step.ts` chooses the step, and says what interrupts
+ * it. SSH keys are pushed beside the steps, because they must not wait for a long flush.
  */
 import { ControlPlaneUnavailable } from '../../protocol/client.ts';
 import type { FileSystemUse } from '../../protocol/host-types.ts';

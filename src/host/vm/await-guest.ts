@@ -1,7 +1,7 @@
 /**
- * Waits until a booting or resumed guest is ready: its agent answers, its keys are in place, and it is known whether its sshd
- * accepts connections. A guest whose agent answers runs, even if nobody can log in; that is its `access_problem`, which ends once
- * somebody can.
+ * Waits until a booting or resumed guest is ready: its agent answers, its SSH keys are in place, and it is known
+ * whether its sshd accepts connections. A guest whose agent answers counts as running, even if nobody can log in. The
+ * reason is then the machine's `access_problem`, until somebody can.
  */
 import { type ControlPlaneClient, ControlPlaneUnavailable } from '../../protocol/client.ts';
 import type { HostKey, Reason } from '../../protocol/types.ts';

@@ -1,9 +1,11 @@
 /**
- * A guest's serial console: the last megabyte or so in a log file, live output to watchers, and their input to the guest. QEMU
- * drops output while this process is away.
+ * Serves a guest's serial console: keeps the last megabyte or so in a log file, sends live output to watchers, and
+ * passes their input to the guest. QEMU drops output while this process is away.
  *
- * Invariants: the log never grows past twice its kept size. A watcher that does not keep up is disconnected; guest and other
- * watchers never wait for it. A guest that prints without end is read within a budget. A full disk loses log lines only.
+ * Invariants:
+ * - The log never grows past twice its kept size. A full disk loses log lines only.
+ * - A watcher that does not keep up is disconnected; the guest and other watchers never wait for it.
+ * - The output of a guest is read within a budget, so a guest that prints without end does no harm.
  */
 import { appendFileSync, chmodSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import type { Duplex } from 'node:stream';

@@ -1,4 +1,7 @@
-/** Turns what went wrong on a host into a reason for people. */
+/**
+ * Turns an error on a host, or the unexpected end of a machine, into the reason that users see: a code, and a message
+ * that shows neither paths of this host nor the object store's location.
+ */
 import { SegmentCorruptError } from '../../disk-format/segment-format.ts';
 import { ObjectStoreUnavailableError } from '../../object-store/object-store.ts';
 import { ControlPlaneUnavailable } from '../../protocol/client.ts';

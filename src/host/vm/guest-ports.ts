@@ -1,4 +1,9 @@
-/** The way into a guest's TCP ports, beside that to its sshd. */
+/**
+ * Opens connections from this host to the TCP ports of a guest, except that of sshd, which has a way of its own: to the
+ * guest's address if it has a TAP device (`TapPorts`), else through ports of the loopback that QEMU forwards
+ * (`UserNetworkPorts`). Before a guest stops, restarts or suspends, it is drained: it gets no new connections, and open
+ * ones have two seconds to end.
+ */
 import { randomInt } from 'node:crypto';
 import { connect, type Socket } from 'node:net';
 import { pause } from '../../shared/retry.ts';

@@ -1,12 +1,15 @@
 /**
- * From an assignment to a machine whose guest has run its first instruction: QEMU's start, and saved memory loaded into it.
+ * Launches a machine for an assignment, up to the first instruction of its guest: starts QEMU, paused, and loads saved
+ * memory into it, if there is any.
  *
  *   head, overlay judged ─▶ image ─▶ overlay ready ─▶ export below it ─▶ QEMU, paused ─▶ record written
  *     ─▶ memory loaded, if any ─▶ dirty bitmap ─▶ sidecar "not clean" ─▶ memory consumed ─▶ record says "ran" ─▶ cont
  *
- * Invariants: the record is written before the guest runs; the bitmap exists before the guest can write. A launch that fails
- * leaves no process, and no overlay that it made. Where there is saved memory, no guest runs, from it or without it, before this
- * boot has consumed it.
+ * Invariants:
+ * - The record is written before the guest runs. The bitmap exists before the guest can write.
+ * - A launch that fails leaves no process, and no overlay that it made.
+ * - Where there is saved memory, no guest runs before this boot has consumed the memory, whether it uses the memory or
+ *   not.
  */
 
 import { type FileHandle, open, rm } from 'node:fs/promises';
@@ -328,10 +331,7 @@ async function addBitmap(qmp: QmpClient): Promise<void> {
 /** Less than the time that a start may take. */
 const LOAD_MS = 480_000;
 
-/**
- * Loads saved memory into a QEMU that waits for it, if hardware and disk generation match.
- * The memory is of other hardware, or of another generation of the disk.
- */
+/** The memory is of other hardware, or of another generation of the disk. */
 export class MemoryUnfitError extends Error {
   override name = 'MemoryUnfitError';
 }
@@ -371,7 +371,7 @@ function incomingSocket({ runtime }: VmFolder): string {
   return vmSockets(runtime).incoming;
 }
 
-/** The guest is paused afterwards, as it was when it was saved. */
+/** Loads saved memory into a QEMU that waits for it. The guest is paused afterwards, as it was when it was saved. */
 async function loadMemory({ context, disk, qmp, folder, signal }: Inlet, memory: MemoryRef): Promise<void> {
   const difference = differenceOf(memory.traits, { qemu: await qemuVersion(qmp) });
   if (difference) throw new MemoryUnfitError(difference);
@@ -516,10 +516,7 @@ function limitMachine(
   if (!result.limited) context.log.warn({ instance_id, reason: result.reason }, 'the VM runs without limits');
 }
 
-/**
- * The memory of a template, opened for a launch and loaded into its QEMU.
- * The template failed and its machine is gone: boot without it.
- */
+/** The template failed and its machine is gone: boot without it. */
 export class TemplateError extends Error {
   override name = 'TemplateError';
   readonly template: Template;
@@ -530,6 +527,7 @@ export class TemplateError extends Error {
   }
 }
 
+/** The memory of a template, opened for a launch. */
 export interface TemplateMemory extends AsyncDisposable {
   readonly template: Template;
   readonly file: FileHandle;

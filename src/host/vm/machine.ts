@@ -1,11 +1,12 @@
 /**
- * One QEMU process with its monitor, guest agent and console: launched here, or adopted from an earlier agent.
+ * One QEMU process with its monitor, guest agent and console. It was launched by this agent, or adopted from an earlier
+ * one.
  *
  *   launch ──▶ booting ──guest answers──▶ up ──RESET──▶ booting …
  *                 └──────────SHUTDOWN──────┴──▶ off        (from any state: gone, when the process ends)
  *   running ──a disk request fails on this host──▶ stalled ──cont, and no failure for some seconds──▶ running
  *
- * Invariant: the record on disk is never behind the process. It is written before the recorded action.
+ * Invariant: the record on disk is never behind the process: it is written before the recorded action.
  */
 
 import { join } from 'node:path';

@@ -1,6 +1,7 @@
 /**
- * Reads and writes what a restarted agent must know to take over a running VM: `vms/<instance id>/record.json`, replaced durably at
- * each change; and `loss.json`, a loss that was not reported yet. The VM's user may traverse the folder and cannot write to it.
+ * Reads and writes what a restarted agent must know to take over a running VM: `vms/<instance id>/record.json`,
+ * replaced durably at each change; and `loss.json`, a loss that was not reported yet. The VM's user may traverse the
+ * folder, and cannot write to it.
  */
 import { chmod, mkdir, readdir, readFile, rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
@@ -127,6 +128,12 @@ export async function listVmFolders(vms_dir: string): Promise<InstanceId[]> {
   return names.filter((name): name is InstanceId => isId('inst', name));
 }
 
+/**
+ * `loss.json` of a VM's folder: what is lost of an instance's disk or memory, until the control plane has told its owner.
+ *
+ * Invariant: the file is written durably before the loss is final (an overlay set aside, a guest started without its memory), and
+ * removed only after a report of it counted. So an agent that dies in between leaves the report to the next one.
+ */
 export interface UnreportedLoss {
   readonly reason: Reason;
   /** Of the boot that found it. */
@@ -135,14 +142,7 @@ export interface UnreportedLoss {
   readonly set_aside: boolean;
 }
 
-/**
- * `loss.json` of a VM's folder: what is lost of an instance's disk or memory, until the control plane has told its owner.
- *
- * Invariant: the file is written durably before the loss is final (an overlay set aside, a guest started without its memory), and
- * removed only after a report of it counted. So an agent that dies in between leaves the report to the next one.
- *
- * null: there is none, or the file is damaged. It is replaced whole.
- */
+/** null: there is none, or the file is damaged. It is replaced whole. */
 export async function readLoss(folder: VmFolder): Promise<UnreportedLoss | null> {
   try {
     return JSON.parse(await readFile(folder.loss, 'utf8')) as UnreportedLoss;

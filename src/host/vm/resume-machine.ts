@@ -1,10 +1,12 @@
 /**
- * Launches a boot: resumed from the memory of a suspended VM if it has one, else from a template, else by booting.
+ * Starts a boot: resumed from the memory of a suspended VM if there is one, else from a template, else by booting.
  *
  *   resume ──guest runs──▶ launched
- *     ├──the memory is unusable, consumed, or a guest was lost after it──▶ boot from the same generation, and say why ──▶ launched
+ *     ├──the memory is unusable, consumed, or a guest was lost after it──▶ boot from the same generation ──▶ launched
  *     ├──a failure that passes──▶ resume again, for a minute
  *     └──any other failure──▶ NotResumedError: the VM is suspended again, and the next start may be on another host
+ *
+ * A boot in place of a resume is reported with its reason.
  *
  * Invariant: memory is loaded before the machine's first instruction. A boot whose guest has run never loads it again.
  */

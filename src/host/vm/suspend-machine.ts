@@ -3,15 +3,14 @@
  *
  *   running ──keys, ports closed──▶ paused: freeze, stop ─▶ flush: all dirty blocks, one generation ─▶ commit
  *      ▲                              │    ─▶ migrate: QEMU's stream → parts → store ─▶ recorded ──accepted──▶ ended
- *      │                              │                                                   │
- *      └──────── cancelSuspend ◀──────┴── a failure, the deadline, another wish           └── unwanted ──▶ cancelSuspend
+ *      │                              │                                                  │
+ *      └──────── cancelSuspend ◀──────┴── a failure, the deadline, another wish          └── unwanted ──▶ cancelSuspend
  *
- * Invariants: the guest runs no instruction between `stop` and the end of its process, so memory and disk are of one point in time.
- * Before the record says `memory`, every failure, also an agent's death, ends in `cancelSuspend`, and the guest continues. With
- * `memory` in the record the guest never runs again here, unless the control plane cancels the suspend.
- *
- * The guest is paused only once the control plane has given the keys, and at the deadline it continues at once. A commit that was sent
- * is then awaited beside the guest, as by any flush; it may have made a generation, and no memory is saved with it.
+ * - The guest runs no instruction between `stop` and the end of its process: memory and disk are of one point in time.
+ * - Until the record has `memory`, every failure, also an agent's death, ends in `cancelSuspend`: the guest continues.
+ * - Once the record has `memory`, the guest never runs again here, unless the control plane cancels the suspend.
+ * - The guest is paused only once the control plane has given the data keys. At the deadline it continues at once; a
+ *   commit that was sent is then awaited beside the guest. It may make a generation, but no memory is saved with it.
  */
 import { join } from 'node:path';
 import { discardMemory, storeMemory } from '../../disk-format/memory-format.ts';

@@ -1,13 +1,14 @@
 /**
- * A template on this host's disk, and waking a machine from it. `templates/<key>/` has `memory`, QEMU's migration stream of a booted
- * machine that waits for the identity of an instance, and `template.json`, with the machine's shape and the stream's digest. A cache.
+ * Stores the templates of this host, and wakes a machine from one. `templates/<key>/` has `memory`, QEMU's migration
+ * stream of a booted machine that waits for the identity of an instance, and `template.json`, with the machine's shape
+ * and the stream's digest. The folder is a cache.
  *
- * Invariants:
- * - a template gets its folder when it is complete and durable: a crash leaves files in `making` only;
- * - the key covers everything that must be equal and is known before QEMU runs. QEMU's version is compared when it runs;
- * - a guest runs only from a stream with the right digest: an agent verifies each file once, and again after it has changed
- *   (inode, size, times);
- * - templates are limited in number, bytes and age. The least recently used is evicted first.
+ * - A template gets its folder when it is complete and durable. A crash leaves files in `making` only.
+ * - The key covers everything that must be equal and is known before QEMU runs. QEMU's version is compared when QEMU
+ *   runs.
+ * - A guest runs only from a stream with the right digest. An agent verifies each file once, and again after it has
+ *   changed (inode, size, times).
+ * - Templates are limited in number, bytes and age. The least recently used is evicted first.
  */
 import { createHash, generateKeyPairSync, randomBytes } from 'node:crypto';
 import { readFileSync } from 'node:fs';
@@ -253,12 +254,7 @@ export interface Sleeper {
   readonly signal: AbortSignal;
 }
 
-/**
- * Loads a template's memory into an instance's machine, then sends the lines that give it the instance's identity. Until
- * then the guest has no disk, network or secret, and runs only its first process, which waits (guest/initrd/init).
- *
- * Whether a line of the guest says that it waits for its identity.
- */
+/** Whether a line of the guest says that it waits for its identity. */
 export function isAsleep(line: Buffer): boolean {
   return line.toString('latin1').trim() === ASLEEP;
 }
@@ -283,7 +279,11 @@ export interface GuestIdentity {
   readonly authorized_keys: readonly string[];
 }
 
-/** Resolves once the guest has its own random seed and identity. It then continues to boot from its disk. */
+/**
+ * Sends the lines that give a machine with a template's memory the instance's identity. Until then the guest has no disk, network or
+ * secret, and runs only its first process, which waits (guest/initrd/init). Resolves once the guest has its own random seed and
+ * identity. It then continues to boot from its disk.
+ */
 export async function wakeMachine(
   agent_socket: string,
   identity: GuestIdentity,

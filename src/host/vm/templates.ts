@@ -1,9 +1,11 @@
 /**
- * The templates of this host: memory images of booted guests that a starting VM uses instead of booting. After a boot that found none, one
- * is made in the background, one at a time: the image boots with `berth.template=1` until its init sleeps, and its memory is saved.
- * A start never fails or waits because of templates: without one, the VM boots.
+ * Makes and finds the templates of this host: memory images of booted guests that a start uses instead of booting.
+ * After a boot that found no template, one is made in the background, one at a time: the image boots with
+ * `berth.template=1` until its init sleeps, and the memory is saved.
  *
- * If a template cannot be made, or was rejected REJECTIONS times, its kind has none until the agent restarts.
+ * - A start never fails or waits because of templates: without one, the VM boots.
+ * - If a template cannot be made, or was rejected REJECTIONS times, no template is made or used for such machines until
+ *   the agent restarts.
  */
 import { readdirSync } from 'node:fs';
 import { chmod, type FileHandle, mkdir, rm } from 'node:fs/promises';
