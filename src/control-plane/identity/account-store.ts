@@ -1,4 +1,7 @@
-/** Rows of accounts: creation, ways to log in, tokens sent by mail, names of actors. */
+/**
+ * SQL of accounts: creates them, counts their credentials, issues and consumes the single-use tokens of mails, and
+ * looks up the names of actors for events and the audit log. Users, sessions and sudo grants are in store.ts.
+ */
 import { sql } from 'kysely';
 import { present } from '../../shared/assert.ts';
 import { AppError } from '../../shared/errors.ts';
@@ -64,8 +67,7 @@ export async function insertUser(tx: Tx, account: NewAccount): Promise<UserId> {
   return user_id;
 }
 
-/** Counts the credentials of an account other than its password. */
-
+/** How many credentials an account has, other than its password. */
 export interface WaysIn {
   readonly api_keys: number;
   readonly ssh_keys: number;
@@ -83,7 +85,7 @@ export async function countWaysIn(tx: Tx, user_id: UserId): Promise<WaysIn> {
   return present(rows[0], 'a count');
 }
 
-/** Single-use tokens that prove an address: for a password reset and for a change of address. */
+// Single-use tokens that prove an address: for a password reset and for a change of address.
 
 export const MAIL_TOKEN_LIFETIME_S = 3_600;
 type Kind = Database['mail_tokens']['kind'];
@@ -126,12 +128,10 @@ export async function consumeMailToken(tx: Tx, kind: Kind, token: string) {
     .executeTakeFirst();
 }
 
-/**
- * The names of actors, for events and the audit log: e-mail addresses of an organisation's members and names of its service
- * accounts. A former member's address is no longer the organisation's to know.
- */
+// The names of actors, for events and the audit log: e-mail addresses of an organisation's members and names of its service
+// accounts. An organisation no longer sees the address of a former member.
 
-/** By id. */
+/** Takes ids, and returns the names by id. */
 export async function findActorNames(
   tx: Tx,
   org_id: OrgId,

@@ -1,7 +1,9 @@
 /**
- * Accounts: registration, the first administrator, passwords, e-mail addresses, deletion. A user may register somebody else's
- * address, so an address counts only after a token that was mailed there has come back. Every check of a password passes the
- * lockout.
+ * Registers accounts, creates the first administrator, changes passwords and e-mail addresses, and deletes accounts.
+ *
+ * - A user may register somebody else's address. So an address counts as confirmed only after a token that was mailed
+ *   to it has come back.
+ * - Every check of a password is subject to the lockout (lockout.ts).
  */
 import { present } from '../../shared/assert.ts';
 import { AppError, invalid } from '../../shared/errors.ts';
@@ -39,8 +41,6 @@ import {
   updateEmail,
 } from './store.ts';
 import { hashToken } from './tokens.ts';
-
-// Checks the password of an account that is logged in, with the lockout of logins.
 
 /** Verifies the password of an attempt; takes the attempt back if too many are running. @throws AppError UNAVAILABLE */
 export async function checkPassword(
@@ -100,9 +100,6 @@ export async function holdProved(tx: Tx, user_id: UserId, proved_by: string) {
   }
   return user;
 }
-
-// The address of an account. A user may register somebody else's address, so each address counts only after a token that
-// was mailed there has come back.
 
 /** Mails a token that confirms the address. @throws AppError RATE_LIMITED */
 async function postConfirmation(

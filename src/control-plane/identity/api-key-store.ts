@@ -1,4 +1,7 @@
-/** API keys as credentials: who a request with one acts as. What is done with keys is `api-keys/`. */
+/**
+ * SQL of API keys as credentials: finds the key of a request by the hash of its secret, and the person or service
+ * account that the request acts for. The API's calls on keys are in `api-keys/`.
+ */
 import { CompiledQuery, sql } from 'kysely';
 import type { ApiKeyId, OrgId, ServiceAccountId, UserId } from '../../shared/ids.ts';
 import type { Role } from '../../shared/roles.ts';

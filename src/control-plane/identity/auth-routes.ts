@@ -1,4 +1,6 @@
-/** Opening and ending sessions: register, login, refresh, logout, passwords. */
+/**
+ * Routes that open, refresh and end sessions (register, login, refresh, logout), and that change or reset a password.
+ */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { rfc3339 } from '../../shared/clock.ts';

@@ -1,4 +1,8 @@
-/** Looks up the principal of a request's credential in the database, for each request. Nothing is cached. */
+/**
+ * Finds the principal of a request from its credential, which is a session token or an API key. Each request reads the
+ * database anew, so a revoked credential is refused at once. `reauthenticate` does the same for a credential that was
+ * authenticated before, for example that of an open stream.
+ */
 import { AppError } from '../../shared/errors.ts';
 import { type ApiKeyId, isId, type OrgId, type SessionId } from '../../shared/ids.ts';
 import { addressAllowed } from '../../shared/networks.ts';

@@ -1,6 +1,12 @@
 /**
- * A program's login without a password (ADR 52, after RFC 8628): the program asks and shows a code; a person who is logged in to
- * the console confirms it. The program asks and takes without a credential; the person looks and answers with a session.
+ * Routes by which a program gets a session without a password (ADR 52, after RFC 8628). The program asks for a login
+ * and shows a code. A person who is logged in to the console compares the code and confirms it. Then the program takes
+ * a session of that person, once.
+ *
+ *   asked ── confirm ──▶ confirmed ── take ──▶ gone, with a new session
+ *     └── refuse, or ten minutes ──▶ gone      └── the confirming session ends ──▶ gone
+ *
+ * The program's two routes need no credential. The person's routes need a session.
  */
 import { randomInt } from 'node:crypto';
 import type { FastifyReply, FastifyRequest } from 'fastify';
@@ -29,12 +35,6 @@ import {
 import { type Caller, grantSudoTo, requireSudo, sessionOf } from './sessions.ts';
 import { lockUser } from './store.ts';
 import { DEVICE_PREFIX, hashToken, newToken, tokenPrefix } from './tokens.ts';
-
-// A login without a password in a program's hands (ADR 52, after RFC 8628): the program asks and shows a code; a person who is
-// logged in to the console compares it and confirms; the program then takes a session of that person, once.
-//
-//   asked ── confirm ──▶ confirmed ── take ──▶ gone, with a new session
-//     └── refuse, or ten minutes ──▶ gone      └── the confirming session ends ──▶ gone
 
 /** Between two questions of a program. */
 const DEVICE_INTERVAL_S = 3;

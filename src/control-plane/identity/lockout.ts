@@ -1,12 +1,13 @@
 /**
- * The lockout of login, sudo and every other route that takes a password, per e-mail address, with or without an account.
+ * Locks an e-mail address, with or without an account, after wrong passwords at login, sudo or another route that takes
+ * a password. `noteLogin` notifies an account of a login from a new location.
  *
- * An attempt counts as a failure before its password is verified; a success takes it back. So at most five concurrent
- * attempts are verified. Failures 1 to 4 get 401. The 5th in a row gets 423 and locks the address for 15 minutes, twice
- * as long with each further lock, up to a day. While locked, every attempt gets 423 and is not counted.
- *
- * While five attempts are undecided, others wait a few seconds, so that concurrent right passwords all succeed.
- * If five are never decided (the process ended), the address stays closed for a minute, then takes one at a time.
+ * - An attempt is counted as a failure before its password is verified, and a success clears the count. So at most five
+ *   concurrent attempts are verified.
+ * - Failures 1 to 4 get 401. The fifth in a row gets 423 and locks the address for 15 minutes, twice as long with each
+ *   further lock, up to a day. While locked, every attempt gets 423 and is not counted.
+ * - While five attempts are undecided, others wait up to 5 s, so that concurrent right passwords all succeed. If the
+ *   five are never decided (their process ended), the address is closed for a minute, then takes one attempt at a time.
  */
 import { createHash } from 'node:crypto';
 import { isIPv4, isIPv6 } from 'node:net';
@@ -126,11 +127,10 @@ function locked(seconds: number): AppError {
 }
 
 /**
- * The locations a person logs in from. A location is a network prefix (IPv4 /24, IPv6 /48) and a browser without version
- * numbers, stored as a hash. A login from an unknown location raises a notification, except the account's first login.
+ * Records the location that a person logs in from: a network prefix (IPv4 /24, IPv6 /48) and a browser without version numbers,
+ * stored as a hash. A login from an unknown location raises a notification, except the account's first login. Call it in the
+ * transaction that opens the session.
  */
-
-/** Call it in the transaction that opens the session. */
 export async function noteLogin(
   tx: Tx,
   user_id: UserId,

@@ -1,10 +1,13 @@
 /**
- * A login at the OpenID provider: finds the account of the identity, links one, or creates one (ADR 51).
+ * Logs people in through the OpenID provider (ADR 51). The identity at the provider decides which account is used:
  *
  *   identity known ──────────────────────────────────────▶ its account
  *   else, without a verified address ────────────────────▶ refused
  *   else, an account has the address ── may be linked ───▶ that account, from now on
  *   else, sign-ups open, or a mapped group, or invited ──▶ a new account without password
+ *
+ * Memberships follow the groups that the provider reports. `checkIdentities` asks the provider again, in the
+ * background, with the stored refresh token. If the provider refuses the token, the user's sessions end.
  */
 import { present } from '../../shared/assert.ts';
 import { AppError } from '../../shared/errors.ts';
@@ -252,11 +255,10 @@ async function endSessions(
   });
 }
 
-// Asks the OpenID provider about each user whose last answer is getting old.
-
 /** A provider that fails so often is left alone until the next run. */
 const MOST_FAILURES = 3;
 
+/** Asks the OpenID provider about each user whose last answer is getting old. */
 export async function checkIdentities(context: OidcContext, log: Log, signal: AbortSignal): Promise<void> {
   let failures = 0;
   while (!signal.aborted && failures < MOST_FAILURES) {

@@ -1,4 +1,7 @@
-/** The hashed locations that an account has logged in from. */
+/**
+ * SQL of four parts of logging in: the (hashed) locations that an account has logged in from, the failed attempts for
+ * each e-mail address, the logins that a program asks for and a person confirms, and the refresh tokens of sessions.
+ */
 import { sql } from 'kysely';
 import type { SessionId, UserId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';
@@ -71,7 +74,7 @@ export async function deleteOldLocations(tx: Tx): Promise<void> {
     .execute();
 }
 
-/** Failed attempts per e-mail address. `lockout.ts` has the rules. */
+// Failed attempts per e-mail address. `lockout.ts` has the rules.
 
 export const MAX_FAILURES = 5;
 /** {@link countFailure} returns this while five attempts are undecided. */
@@ -146,7 +149,7 @@ export async function findLockedSeconds(tx: Tx, email_key: string): Promise<numb
   return rows[0]?.locked_s;
 }
 
-/** Logins that a program asks for and a person confirms in a browser. A row lives for ten minutes, and opens one session. */
+// Logins that a program asks for and a person confirms in a browser. A row lives for ten minutes, and opens one session.
 
 const DEVICE_LOGIN_LIFETIME_S = 600;
 
@@ -232,7 +235,7 @@ export async function deleteExpiredDeviceLogins(tx: Tx): Promise<void> {
   await tx.deleteFrom('device_logins').where('expires_at', '<', sql<Date>`now()`).execute();
 }
 
-/** Stores the current refresh token of each session, and the recently replaced ones. */
+// Stores the current refresh token of each session, and the recently replaced ones.
 
 /** How long a replaced token is still accepted. */
 export const REPLACED_GRACE_S = 10;

@@ -1,6 +1,9 @@
 /**
- * A login by password, with a second factor if the account has one. With BERTH_PASSWORD_LOGIN=off the OpenID provider is the
- * only login, and routes that take a password or a passkey say so.
+ * Logs an account in by password, with a second factor if the account has one. Every kind of login opens its session
+ * here, by `finishLogin` or `openVerified`.
+ *
+ * With BERTH_PASSWORD_LOGIN=off the OpenID provider is the only login: `requirePasswordLogin` then refuses the routes
+ * that take a password or a passkey.
  */
 import { AppError } from '../../shared/errors.ts';
 import type { UserId } from '../../shared/ids.ts';
@@ -130,9 +133,7 @@ export async function openVerified(
   return { user, ...session };
 }
 
-// BERTH_PASSWORD_LOGIN=off: the OpenID provider is the only way to log in, and routes that take a password or a passkey say so.
-
-/** A hook of those routes. @throws AppError FORBIDDEN */
+/** A hook of the routes that take a password or a passkey. @throws AppError FORBIDDEN with BERTH_PASSWORD_LOGIN=off */
 export function requirePasswordLogin({ oidc, password_login }: Pick<AppContext, 'oidc' | 'password_login'>) {
   return async (): Promise<void> => {
     if (password_login) return;

@@ -1,4 +1,6 @@
-/** The caller's own account, its address and its SSH keys. */
+/**
+ * Routes of the caller's own account: show, rename and delete it, change its e-mail address, and manage its SSH keys.
+ */
 import type { FastifyRequest } from 'fastify';
 import { type Static, Type } from 'typebox';
 import { present } from '../../shared/assert.ts';

@@ -1,7 +1,8 @@
 /**
- * Second factors, and login by passkey. The fields of WebAuthn keep the browser's names (WebAuthn L3, section 5.1):
- * `parseCreationOptionsFromJSON` takes `options`, `parseRequestOptionsFromJSON` takes the answer of passkey/options, and
- * the browser sends back the `toJSON()` of a credential.
+ * Routes of second factors and of the login by passkey. JSON that the browser's WebAuthn API reads or writes keeps the
+ * names of that API (WebAuthn L3, section 5.1): `parseCreationOptionsFromJSON` takes `options`,
+ * `parseRequestOptionsFromJSON` takes the answer of passkey/options, and the browser sends back the `toJSON()` of a
+ * credential.
  */
 import type { AuthenticationResponseJSON, RegistrationResponseJSON } from '@simplewebauthn/server';
 import type { FastifyReply, FastifyRequest } from 'fastify';

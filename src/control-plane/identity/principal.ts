@@ -1,4 +1,7 @@
-/** Who makes a request: a person, an API key or a service account, and in which organisation. */
+/**
+ * Defines `Principal`, the caller of a request: a person (by a session or an API key) or a service account, always in
+ * one organisation.
+ */
 import { AppError } from '../../shared/errors.ts';
 import type { ApiKeyId, OrgId, ServiceAccountId, SessionId, UserId } from '../../shared/ids.ts';
 import type { Role } from '../../shared/roles.ts';

@@ -1,8 +1,11 @@
 /**
- * Resets a forgotten password by a mailed token, which also confirms the address. A thief of the old password may have added
- * keys and factors, which a new password does not end: the notification says how many remain, and `revoke_all` removes
- * them. For an account with an unconfirmed address they are always removed: the address's owner never used it, and
- * somebody else's second factor would lock the owner out.
+ * Resets a forgotten password with a token that was mailed to the account's address. The token also confirms the
+ * address.
+ *
+ * A thief of the old password may have added keys and second factors, which a new password does not end. So the
+ * notification says how many remain, and `revoke_all` removes them. An account whose address was unconfirmed until now
+ * loses them always: somebody else may have registered it, and a second factor of that person would lock the address's
+ * owner out.
  */
 import { AppError, invalid } from '../../shared/errors.ts';
 import type { UserId } from '../../shared/ids.ts';

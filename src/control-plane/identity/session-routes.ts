@@ -1,4 +1,7 @@
-/** The sudo grant, and the caller's sessions. */
+/**
+ * Routes that list and end the caller's sessions, and the route that grants sudo: the caller enters the password again,
+ * and the session may make destructive calls for five minutes.
+ */
 import { Type } from 'typebox';
 import { rfc3339 } from '../../shared/clock.ts';
 import { AppError } from '../../shared/errors.ts';

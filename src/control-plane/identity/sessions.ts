@@ -1,9 +1,11 @@
 /**
- * Sessions last up to 30 days and end by logout, revocation or a password change. A bearer token is valid for an hour. A
- * refresh token (a cookie of the console) gets a new bearer token and is itself replaced (`RefreshTokens`). Bearer
- * tokens overlap, so that two pages of one browser do not end each other's.
+ * Opens and refreshes sessions, and grants them sudo. A session lasts up to 30 days, and ends by logout, revocation or
+ * a password change. It has two kinds of tokens:
  *
- * A replaced refresh token that is used again after more than ten seconds ends its session, because it was copied.
+ * - A bearer token is valid for an hour. Several may be valid at once, so that two pages of one browser do not end each
+ *   other's.
+ * - A refresh token (a cookie of the console) gets a new bearer token, and is itself replaced (`RefreshTokens`). A
+ *   replaced refresh token that is used again after more than ten seconds was copied, so it ends its session.
  */
 import { createHmac } from 'node:crypto';
 import { AppError } from '../../shared/errors.ts';

@@ -1,4 +1,4 @@
-/** Rows of users, sessions and their tokens. */
+/** SQL of users, of their sessions with bearer tokens, and of sudo grants. */
 import { sql } from 'kysely';
 import { AppError } from '../../shared/errors.ts';
 import type { OrgId, SessionId, UserId } from '../../shared/ids.ts';

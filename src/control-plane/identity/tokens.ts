@@ -1,7 +1,7 @@
 /**
- * Bearer tokens: `<prefix>` + 43 base62 characters (256 random bits) + 6 base62 characters of the CRC32 of
- * those 43, zero-padded (`0-9A-Za-z`). By the checksum a mistyped or made-up token is rejected without a look-up. The
- * database stores only the SHA-256 of the token.
+ * Makes and checks bearer tokens: `<prefix>` + 43 base62 characters (256 random bits) + 6 base62 characters of the
+ * CRC32 of those 43, zero-padded (`0-9A-Za-z`). Because of the checksum, a mistyped or made-up token is rejected
+ * without a look-up in the database, which stores only the SHA-256 of a token.
  */
 import { hash, randomInt } from 'node:crypto';
 import { crc32 } from 'node:zlib';

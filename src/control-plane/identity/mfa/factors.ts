@@ -1,4 +1,7 @@
-/** Adding, confirming and removing the second factors of an account. */
+/**
+ * Adds, confirms and removes the second factors of an account, and issues its recovery codes. The account is notified
+ * when a factor is confirmed and when a confirmed factor is removed.
+ */
 import type {
   PublicKeyCredentialCreationOptionsJSON,
   RegistrationResponseJSON,

@@ -1,5 +1,5 @@
 /**
- * Second factors of an account: authenticator apps (TOTP) and passkeys or security keys (WebAuthn).
+ * Defines the second factors of an account: authenticator apps (TOTP), and passkeys or security keys (WebAuthn).
  *
  *     added ── verify, right ──▶ confirmed ── DELETE ──▶ gone
  *       └── 5 wrong codes, an hour, or DELETE ──────────▶ gone

@@ -1,6 +1,7 @@
 /**
- * What proves a second factor: a time-based code (RFC 6238), a recovery code, or a passkey. A passkey with user verification is
- * also a login by itself.
+ * Verifies second factors: a time-based code (TOTP, RFC 6238), a recovery code, or a passkey or security key. Also logs
+ * in by a passkey alone, if the authenticator has verified its user. Each code, and each response of an authenticator,
+ * is accepted once.
  */
 import { createHash, createHmac, randomInt, timingSafeEqual } from 'node:crypto';
 import type {

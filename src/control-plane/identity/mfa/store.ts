@@ -1,4 +1,4 @@
-/** Second factors, recovery codes and WebAuthn challenges in the database. */
+/** SQL of second factors, recovery codes and WebAuthn challenges. */
 import { sql } from 'kysely';
 import type { MfaFactorId, UserId } from '../../../shared/ids.ts';
 import type { StoredCredential } from '../../db/column-types.ts';

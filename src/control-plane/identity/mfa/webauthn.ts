@@ -1,7 +1,10 @@
 /**
- * The two WebAuthn ceremonies (Web Authentication Level 3, sections 7.1 and 7.2), with @simplewebauthn/server. The parts
- * that the package leaves to its caller: a challenge is ours, valid for five minutes, and consumed by the first response,
- * right or wrong; a credential belongs to one account; a signature counter only rises.
+ * Registers and verifies WebAuthn credentials (the two ceremonies of Web Authentication Level 3, sections 7.1 and 7.2)
+ * with the package @simplewebauthn/server. The package leaves these checks to this file:
+ *
+ * - A challenge was issued here, is valid for five minutes, and is consumed by the first response, right or wrong.
+ * - A credential belongs to one account.
+ * - A signature counter only rises.
  *
  * The first ceremony loads the package with its two hundred modules; most processes never need it.
  */
@@ -24,12 +27,6 @@ import {
   useCounter,
 } from './store.ts';
 
-/**
- * The relying party's id and origin (WebAuthn L3, sections 5.1.3 and 13.4.9). The id is the public host name. It cannot
- * be an address: for a loopback address it is `localhost`, which browsers treat as secure without TLS; at any other
- * address there are no passkeys.
- */
-
 const RP_NAME = 'Berth';
 
 export interface RelyingParty {
@@ -37,7 +34,11 @@ export interface RelyingParty {
   readonly origin: string;
 }
 
-/** Null where WebAuthn cannot work. */
+/**
+ * The relying party's id and origin (WebAuthn L3, sections 5.1.3 and 13.4.9). The id is the public host name, and cannot be an IP
+ * address. For a loopback address it is `localhost`, which browsers treat as secure without TLS. At any other address WebAuthn
+ * cannot work, and the result is null.
+ */
 export function relyingParty(public_url: string): RelyingParty | null {
   const url = new URL(public_url);
   const host = url.hostname.replace(/^\[(.*)\]$/, '$1');

@@ -1,6 +1,6 @@
 /**
- * What a provider says about a person, read from its claims (OpenID Connect Core, section 5.1). Pure. Everything that is
- * not as it should be counts as absent.
+ * Reads what the OpenID provider's claims say about a person (OpenID Connect Core, section 5.1): subject, verified
+ * address, name, groups. A malformed claim counts as absent. `wantedRoles` maps groups to roles. Pure.
  */
 import type { OrgId } from '../../../shared/ids.ts';
 import { ROLES, type Role } from '../../../shared/roles.ts';

@@ -1,4 +1,8 @@
-/** Identities at the provider: who a user is there, and the refresh token, sealed. */
+/**
+ * SQL of identities: which account belongs to a subject of an OpenID provider, and the provider's refresh token for it,
+ * encrypted. A process claims an identity before it asks the provider about the user, so that no other process asks at
+ * the same time.
+ */
 import { sql } from 'kysely';
 import type { UserId } from '../../../shared/ids.ts';
 import { Sealer } from '../../../shared/seal.ts';

@@ -1,7 +1,9 @@
 /**
- * The OpenID provider that people log in at: the authorisation code flow with PKCE, state and nonce, and refreshes. The library
- * verifies signatures, issuer, audience, expiry, nonce and state; what a refresh or the userinfo endpoint says must be about
- * the same subject.
+ * Talks to the OpenID provider that people log in at: the authorisation code flow with PKCE, state and nonce, and
+ * refreshes. `Flows` encrypts the cookie that a browser keeps between the start of a login and the callback.
+ *
+ * The library (openid-client) verifies signatures, issuer, audience, expiry, nonce and state. An answer to a refresh,
+ * or of the userinfo endpoint, must be about the same subject.
  */
 
 import { randomBytes } from 'node:crypto';
