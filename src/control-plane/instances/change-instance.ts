@@ -1,6 +1,6 @@
 /**
- * Changes an instance: settings, size of the disk, SSH keys, deletion; sets its disk back to a generation; names and pins
- * generations.
+ * Changes an instance: its settings, the size of its disk, its SSH keys. Deletes an instance, sets its disk back to an
+ * earlier generation, and names and pins generations. Each change locks the instance first.
  */
 import { present } from '../../shared/assert.ts';
 import { AppError, invalid } from '../../shared/errors.ts';
@@ -220,8 +220,6 @@ export async function awaitGrowth(
   const settled = await hub.waitFor('instance', id, WAIT_MS, look, signal);
   return settled ? settled.row : findInstance(db, org_id, id);
 }
-
-// Sets a disk back to a generation; names and pins generations.
 
 /**
  * Creates a new generation that equals an older one; those between stay. The new epoch makes every host's overlay stale. The

@@ -1,6 +1,6 @@
 /**
- * Creates an instance, empty or from a generation of another one: row, disk, keys and SSH address, within the quotas. A fork
- * shares the objects of its parent.
+ * Creates an instance, empty or as a fork of another one: its row, disk, data keys and SSH address, within the quotas.
+ * The disk of a fork begins as a generation of its parent; both share that generation's objects.
  */
 import { createServer } from 'node:net';
 import { present } from '../../shared/assert.ts';
@@ -160,8 +160,6 @@ function isOpenable(listen: SshListen, { host: name, port }: SshAddress): Promis
     probe.listen({ host, port, exclusive: true }, () => probe.close(() => resolve(true)));
   });
 }
-
-// Creates an instance from a generation of another. Both share the objects.
 
 export interface ForkRequest {
   readonly name: string;

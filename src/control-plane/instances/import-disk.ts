@@ -1,6 +1,7 @@
 /**
- * What commands on the server do with disks: they read a generation, and make objects that an operator has stored the disk of
- * an instance.
+ * Serves commands that the operator runs on the server. `openDisk` returns what such a command needs to read a
+ * generation. `importDisk` makes the generation that a command has put into the object store the head of a stopped
+ * instance's disk.
  */
 import { type DataKey, KeyRing } from '../../disk-format/frame-cipher.ts';
 import type { MapRef, SegmentRef } from '../../protocol/types.ts';
@@ -127,8 +128,7 @@ export async function importDisk(
   return after;
 }
 
-// What a command on the server needs to read a generation of a disk.
-
+/** What a command on the server needs to read a generation of a disk. */
 export interface OpenedDisk {
   readonly instance: InstanceRow;
   readonly generation: number;

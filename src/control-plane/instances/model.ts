@@ -1,4 +1,4 @@
-/** Instances, VMs and disks as the API shows them. */
+/** Converts rows of instances, VMs, disks and generations to the form in which the API shows them. */
 import { rfc3339 } from '../../shared/clock.ts';
 import type { GenerationRow } from '../disks/generation-store.ts';
 import type { InstanceRow } from './store.ts';

@@ -1,11 +1,14 @@
 /**
- * Which objects a host may write and read now. Decided from the key and the database alone: the host claims nothing.
+ * Decides which objects of the store a host may write and read now, from the objects' keys and the database alone.
+ * Nothing that the host claims counts. "VM" below is the newest VM of an instance, while it may write on this host.
  *
- * - Write: segments of the generation that the newest VM of an instance there would commit next, parts of that VM's memory, who
- *   consumed the memory that it resumes from, and pieces of images that the host's disks need: another host may be storing the same.
- *   Only where nothing is, and only in sizes that Berth writes.
- * - Read: the objects that an instance with its newest VM there holds, while that VM may write; what it may write; the memory that
- *   the VM resumes from; images of the host's disks; the store's mark.
+ * A host may write, up to the largest size that Berth writes:
+ * - segments of the generation that the VM would commit next, and parts of the VM's memory
+ * - the object that says who consumed the memory that the VM resumes from
+ * - pieces of images that the host's disks need
+ * A host may read those, and also:
+ * - segments and maps that the VM's instance holds, and the memory that the VM resumes from
+ * - the mark of the store (object-store/store-mark.ts)
  */
 
 import { createHash } from 'node:crypto';
@@ -15,8 +18,7 @@ import type { Tx } from '../db/pool.ts';
 import { heldHere, memoryOf, type WritablePlacement, writableHere } from '../disks/segment-store.ts';
 import { diskNeeds } from '../images/store.ts';
 
-// What an object of the store is, by its key. One object has one key: numbers have no leading zeroes.
-
+/** What an object of the store is, by its key. One object has one key: numbers have no leading zeroes. */
 export type NamedObject =
   | {
       readonly kind: 'segment';

@@ -1,4 +1,7 @@
-/** Records what hosts report of disks: bytes that are not saved, and how full the file system of the guest is. */
+/**
+ * Records what a host reports of its disks: how many bytes are not saved yet, and how full the guest's root file system
+ * is. Appends the event `disk.nearly_full` when that file system passes 90 %.
+ */
 import type { DiskReport, FileSystemUse } from '../../protocol/host-types.ts';
 import type { HostId, InstanceId } from '../../shared/ids.ts';
 import { type Db, transaction } from '../db/pool.ts';

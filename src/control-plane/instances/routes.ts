@@ -1,4 +1,6 @@
-/** Routes of instances: create, list, change, fork, delete. */
+/**
+ * Routes that create, list, show, change and delete instances. The route that forks an instance is in disks/routes.ts.
+ */
 import { type Static, Type } from 'typebox';
 import { checkedEntries } from '../../shared/egress-policy.ts';
 import { AppError, invalid } from '../../shared/errors.ts';

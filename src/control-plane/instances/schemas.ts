@@ -1,4 +1,7 @@
-/** Schemas of an instance as the API shows it, with its VM, disk, keys and policies. Several features answer with them. */
+/**
+ * Defines the API's schemas of an instance with its VM, disk, SSH address, egress policy and placement. Several
+ * features use them in their routes.
+ */
 import { type Static, Type } from 'typebox';
 import { EGRESS_ENTRIES_MAX, EGRESS_ENTRY_LENGTH_MAX, EGRESS_MODES } from '../../shared/egress-policy.ts';
 import { RESTART_POLICIES } from '../../shared/restart-policy.ts';

@@ -1,8 +1,10 @@
 /**
- * SSH addresses: pairs of a host name and a port. A free address is a row of `free_ssh_ports`. It leaves the table in the
- * transaction that assigns it to an instance, and returns in the one that removes the instance. If a VM of the instance ever
- * ran, the address is quarantined: clients may still connect to it, and know its host key. Quarantined addresses are
- * assigned last; quarantine never blocks an assignment.
+ * SQL of SSH addresses, which are pairs of a host name and a port. A free address is a row of `free_ssh_ports`. The row
+ * is deleted in the transaction that assigns the address to an instance, and inserted again in the one that removes the
+ * instance.
+ *
+ * If a VM of the removed instance ever ran, its address is quarantined for a day: clients may still connect to it, and
+ * know its host key. Quarantined addresses are assigned last, but they are assigned when no other is free.
  */
 import { sql } from 'kysely';
 import { notify } from '../db/notify.ts';

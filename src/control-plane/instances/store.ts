@@ -1,4 +1,8 @@
-/** Rows of instances with their VM and disk, as lists and handlers read them, and the head that has the last writes. */
+/**
+ * SQL of instances: finds, lists, locks, inserts, changes and removes them. An `InstanceRow` is an instance with its
+ * disk and its newest VM. `SavedHead` is the head of a disk as the database has it; receipts of flushes and the ends of
+ * stops are made of nothing else.
+ */
 import { type Selectable, sql } from 'kysely';
 import { assert, present } from '../../shared/assert.ts';
 import type { EgressMode } from '../../shared/egress-policy.ts';
@@ -320,9 +324,10 @@ export async function findFlushRequester(tx: Tx, instance_id: InstanceId): Promi
   return running?.requested_by;
 }
 
-/** The head of a disk as proof: receipts and ends of stops are made of nothing else. */
-
-/** A disk's head as the database has it: all of it is durable. Only {@link SavedHead.read} makes one. */
+/**
+ * A disk's head as the database has it: all of it is durable. Receipts and the ends of stops need one as proof, and only a read of
+ * the database makes one.
+ */
 export class SavedHead {
   readonly commit_id: string;
   readonly generation: number;

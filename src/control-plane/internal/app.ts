@@ -1,7 +1,7 @@
 /**
- * The internal API, which agents, ingresses and other control planes call (protocol/routes.ts). It listens on a unix socket, and
- * for other machines on its own address over TLS; never on the public listener. Every call carries the token of a host or of an
- * ingress, or a control plane's.
+ * Composes the internal API, which agents, ingresses and other control planes call (its routes are in
+ * protocol/routes.ts). It listens on a unix socket, and for other machines on an address of its own over TLS, never on
+ * the public listener. Every call carries the token of a host, of an ingress or of a control plane.
  */
 import Fastify, { type FastifyInstance, LogController } from 'fastify';
 import type { TSchema } from 'typebox';

@@ -1,6 +1,6 @@
 /**
- * Serves the calls of hosts and ingresses (`protocol/routes.ts`): knows the caller by its token, checks each body against its
- * schema, answers JSON, and holds a long poll until its answer changes.
+ * Serves one call of a host or an ingress to the internal API (protocol/routes.ts): identifies the caller by its token,
+ * validates the body against the route's schema, and answers JSON. `held` holds a long poll until its answer changes.
  */
 import { createHash } from 'node:crypto';
 import type { IncomingHttpHeaders } from 'node:http';
@@ -92,7 +92,7 @@ export function checkedBy(schema: TSchema): (value: unknown) => { error: Error }
   };
 }
 
-// Who calls the internal API: a host's agent or an ingress, each known by its token, which is valid for its own calls only.
+// The caller is a host's agent or an ingress. Each is known by its token, which is valid for its own calls only.
 
 export interface CallingHost {
   readonly id: HostId;
@@ -175,8 +175,6 @@ export interface InternalContext extends Pick<AppContext, Shared> {
   /** Of this listener; absent: it has no bound. */
   readonly connections?: Pick<ConnectionBudget, 'trust'>;
 }
-
-// Long polls: an answer is held until it differs from the one that the caller has seen.
 
 /** Holds a poll until its answer differs from the one that the caller has seen, or the time is over. */
 export async function held<T extends { etag: string }>(

@@ -1,4 +1,7 @@
-/** Registers and revokes SSH keys of accounts. Guests that accepted a revoked key are told. */
+/**
+ * Registers and revokes the SSH keys of accounts. Hosts of VMs that accept a changed key are notified, so that they
+ * update the guests (`notifyKeyChange`).
+ */
 import { rfc3339 } from '../../shared/clock.ts';
 import { AppError } from '../../shared/errors.ts';
 import { type ApiKeyId, newId, type OrgId, type SshKeyId, type UserId } from '../../shared/ids.ts';

@@ -1,4 +1,7 @@
-/** Routes of an instance's SSH: its keys, and host, port and user of the running VM. */
+/**
+ * Routes of SSH access to instances: how to connect to the running VM, which keys may log in (the instance's key set),
+ * and which keys of members a key set can contain.
+ */
 import { Type } from 'typebox';
 import { AppError } from '../../shared/errors.ts';
 import type { AppContext } from '../context.ts';

@@ -1,4 +1,7 @@
-/** Rows of SSH keys, and which keys an instance accepts. */
+/**
+ * SQL of SSH keys, and of which keys an instance accepts: those of its explicit key set, or in mode `account` those of
+ * its creator.
+ */
 import { sql } from 'kysely';
 import type { ApiKeyId, HostId, InstanceId, OrgId, SshKeyId, UserId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';

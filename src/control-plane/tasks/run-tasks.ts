@@ -1,6 +1,6 @@
 /**
- * Runs background tasks by a timer and by wake-ups. A task takes no input, re-reads the world, and may run in any number
- * of processes at once.
+ * Runs background tasks by a timer and by wake-ups. A task takes no input: each run reads from the database what is to
+ * be done. A task may run in any number of processes at once.
  */
 import { messageOf } from '../../shared/errors.ts';
 import type { Log } from '../../shared/log.ts';

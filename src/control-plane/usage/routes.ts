@@ -1,4 +1,4 @@
-/** Routes of usage by the hour, as JSON and CSV. */
+/** The route that lists what an organisation's instances used, by the hour or by the day, as JSON or CSV. */
 import { Type } from 'typebox';
 import { rfc3339 } from '../../shared/clock.ts';
 import { invalid } from '../../shared/errors.ts';

@@ -1,13 +1,11 @@
-/** What an organisation's instances used, by the hour or by the day. */
+/**
+ * SQL of usage: counts by the hour what instances use, and lists it by the hour or by the day. Each statement writes
+ * the rows of several instances in the order of their ids, so that no two statements deadlock.
+ */
 import { type RawBuilder, sql } from 'kysely';
 import { present } from '../../shared/assert.ts';
 import type { InstanceId, OrgId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';
-
-/**
- * Counts what instances use, by the hour. Each statement writes the rows of several instances in the order of their ids, so
- * that no two of them wait for each other.
- */
 
 /** 13 months. */
 const KEPT_DAYS = 396;

@@ -1,4 +1,7 @@
-/** When ingresses last saw each VM in use, and which VMs have been idle past their timeout. */
+/**
+ * SQL of idle VMs: records when ingresses last saw each VM in use, and lists the VMs that have been idle past their
+ * timeout.
+ */
 import { sql } from 'kysely';
 import type { ActivityReport } from '../../protocol/ingress-types.ts';
 import type { IngressId, InstanceId } from '../../shared/ids.ts';

@@ -1,4 +1,8 @@
-/** Applies what a host's agent reports of its VMs. A report of another host, boot or epoch is fenced. */
+/**
+ * Applies what a host's agent reports: the states of its VMs, the SSH keys that guests accept, the keys that logged in,
+ * and VMs that the database does not know. A report for a VM of another host, or of an older boot or epoch, changes
+ * nothing and is answered with `fenced`.
+ */
 import type {
   HostKey,
   KeysReport,

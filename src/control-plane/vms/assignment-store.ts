@@ -1,4 +1,7 @@
-/** What a host must do: one assignment for each instance that is placed there. */
+/**
+ * SQL that reads the assignments of a host: one for each instance that is placed there, with the guest's SSH keys and
+ * secrets.
+ */
 import { sql } from 'kysely';
 import type { SecretForHost, SecretsAuthority } from '../../protocol/host-types.ts';
 import type { Assignment } from '../../protocol/types.ts';

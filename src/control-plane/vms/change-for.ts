@@ -1,4 +1,7 @@
-/** The row change that an observation causes. Pure. */
+/**
+ * Computes the change of a VM's row that a host's observation causes (`changeFor`), and what the change was made for,
+ * and by whom (`causeOf`). Both are pure. `announceVm` appends the events of the change.
+ */
 import type { Observation, VmReasonCode } from '../../protocol/types.ts';
 import { present } from '../../shared/assert.ts';
 import { type HostId, isId } from '../../shared/ids.ts';
@@ -127,8 +130,7 @@ export function changeFor(vm: VmRow, next: VmState, seen: StateObservation, host
   }
 }
 
-// What a VM's change was made for, and by whom, for the event of its completion. Pure.
-
+/** What a VM's change was made for, as the event of its completion says. */
 export const CAUSES = [
   'start_requested',
   'woken',

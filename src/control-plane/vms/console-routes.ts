@@ -1,6 +1,7 @@
 /**
- * The serial console: its log, and its stream. A browser's WebSocket cannot send a credential, so a ticket
- * stands for one: single use, within a minute. Access to the line is root access to the guest.
+ * Routes of the serial console: the end of its log, its live stream, and tickets for the stream. A browser's WebSocket
+ * cannot send a credential, so it sends a ticket, which is valid once, within a minute. Streams of execs use the same
+ * tickets. Access to the console is root access to the guest.
  */
 import { type TSchema, Type } from 'typebox';
 import type { ConsoleLogResult } from '../../protocol/host-calls.ts';
@@ -25,9 +26,6 @@ import { type CommandTarget, commandTarget } from './exec-routes.ts';
 import type { StreamKind } from './guest-streams.ts';
 import { remedy, type VmState } from './model.ts';
 import { markUsed } from './store.ts';
-
-// The serial console: its log, and tickets for the live line. A browser's WebSocket cannot send a credential, so a ticket
-// stands for one: single use, within a minute. Access to the line is root access to the guest.
 
 /** Longer than a host that stands still is waited for, which gives a better reason. */
 const LOG_WITHIN_MS = 30_000;
@@ -146,8 +144,7 @@ export function requireMachine(row: InstanceRow): void {
   if (!WITH_MACHINE.includes(state)) throw new AppError('VM_NOT_RUNNING', { message: remedy(state, 'exec') });
 }
 
-// The live serial console. A browser's WebSocket cannot send a credential, so a ticket admits it.
-
+/** The live serial console. */
 export const consoleStream: StreamKind = {
   name: 'console',
   path: /^\/v1\/instances\/([^/?]{1,64})\/vm\/console\/stream(?:\?|$)/,

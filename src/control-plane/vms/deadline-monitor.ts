@@ -1,4 +1,11 @@
-/** Ends states that do not last: the deadlines of VMs, kept in the database, and what a VM fails with. */
+/**
+ * Ends VMs without a report of their host. A VM fails if it has been starting, restarting or suspending past its
+ * deadline (`enforceDeadlines`), or if its host is gone (`endWithoutHost`). A VM that was already suspended becomes
+ * `stopped` instead, because everything is saved.
+ *
+ * Deadlines also pass while no control plane runs, and hosts then report late. So a process enforces deadlines only
+ * after it has watched for a minute (`DeadlineMonitor`).
+ */
 import type { Reason, VmReasonCode } from '../../protocol/types.ts';
 import { notify } from '../db/notify.ts';
 import { type Db, databaseTime, type Tx, transaction } from '../db/pool.ts';

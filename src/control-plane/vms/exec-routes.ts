@@ -1,4 +1,7 @@
-/** `POST …/vm/exec`: runs a command in the guest of a running VM, and answers when it has ended. */
+/**
+ * The route `POST …/vm/exec`: runs a command in the guest of a running VM, and answers when the command has ended.
+ * Commands that outlive their caller are in execs/.
+ */
 import { Type } from 'typebox';
 import { EXEC_INPUT_BYTES, type ExecResult as HostExecResult } from '../../protocol/host-calls.ts';
 import { present } from '../../shared/assert.ts';
@@ -17,8 +20,6 @@ import { instanceId } from '../instances/routes.ts';
 import type { InstanceRow } from '../instances/store.ts';
 import { ruleOrThrow } from './request-change.ts';
 import { markUsed } from './store.ts';
-
-// Runs a command in the guest of a running VM while the caller waits.
 
 /** On top of the command's own timeout: for its start, its end, and the network. */
 const MARGIN_MS = 15_000;

@@ -1,4 +1,4 @@
-/** Requested flushes and their outcomes. */
+/** SQL of flushes that were requested: queues them, and records their progress and outcomes. */
 import { sql } from 'kysely';
 import type { FlushFailureCode, Reason } from '../../protocol/types.ts';
 import type { FlushId, HostId, InstanceId, VmId } from '../../shared/ids.ts';

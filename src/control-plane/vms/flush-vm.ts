@@ -1,6 +1,7 @@
 /**
- * Requested flushes. An instance has at most one queued and one running flush. A caller joins the queued one, never the
- * running one, so its receipt covers everything written before the call.
+ * Requests flushes, waits for their receipts, and records what hosts report of them. An instance has at most one queued
+ * and one running flush. A caller joins the queued flush, never the running one. So the receipt covers everything that
+ * was written before the call.
  */
 import type {
   FlushFailure,

@@ -1,4 +1,8 @@
-/** A connection to a TCP port of a guest, for `berth forward`: one WebSocket each, with a credential that has `vm:write`. */
+/**
+ * Opens connections to TCP ports of a guest for `berth forward`: one WebSocket for each connection. The caller's
+ * credential needs the scope `vm:write`. `runningTarget` finds a running VM for an ingress, which reaches it through
+ * the agent of the VM's host.
+ */
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
 import { AppError, invalid } from '../../shared/errors.ts';
 import type { HostId, InstanceId, OrgId, VmId } from '../../shared/ids.ts';
@@ -10,8 +14,6 @@ import { type CommandTarget, commandTarget } from './exec-routes.ts';
 import type { AdmitContext, StreamKind } from './guest-streams.ts';
 import { ruleOrThrow } from './request-change.ts';
 import { markUsed, newestVm } from './store.ts';
-
-/** Connections of API callers to TCP ports of a guest. */
 
 /**
  * Reauthorises the holder and finds the host of the VM. Called periodically while a connection is open, which also marks the
@@ -79,9 +81,7 @@ export function knownCredential({ credential }: Principal): KnownCredential {
     : { kind: 'key', id: credential.id, secret_hash: credential.secret_hash };
 }
 
-/** Finds a running VM for the ingress, which reaches it through its host's agent. */
-
-/** Null when it is not running. */
+/** The running VM of an instance, for an ingress, which reaches it through its host's agent. Null: it is not running. */
 export async function runningTarget(
   tx: Tx,
   instance_id: InstanceId,

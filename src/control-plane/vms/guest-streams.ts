@@ -1,11 +1,12 @@
 /**
- * WebSockets to guests: the caller's is joined with the stream that the agent of the VM's host opens. The bytes of consoles and
- * ports pass through unread. `console.ts`, `forward-stream.ts` and `exec-stream.ts` say who may open one, and to what.
+ * Joins a caller's WebSocket with a stream that the agent of the VM's host opens, to a console, a TCP port or an exec.
+ * console-routes.ts, forward-stream.ts and execs/exec-stream.ts decide who may open which stream.
+ *
  * - Host and Origin are checked as for any request.
- * - Neither side reads faster than the other takes; a peer that does not answer pings is disconnected.
- * - The credential is reauthorised every few seconds; if that fails, the stream closes.
- * - An open stream counts as use of the VM: the idle timeout begins when it closes.
- * - Streams are bounded for each organisation and for the process.
+ * - Back-pressure works in both directions. A caller that does not answer pings is disconnected.
+ * - The caller's credential is reauthorised every few seconds. If that fails, the stream closes.
+ * - An open stream counts as use of the VM: the idle timeout begins when the stream closes.
+ * - The number of open streams is limited, for each organisation and for the process.
  */
 import type { IncomingMessage } from 'node:http';
 import type { Duplex } from 'node:stream';

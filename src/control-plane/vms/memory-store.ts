@@ -1,7 +1,9 @@
 /**
- * Saved memory of suspended VMs. An image without a VM is orphaned: the task `free-memory` removes its objects. A start takes it
- * over, and it stays until a guest is reported as running, or a stop: a start that failed may not have used it. Whether it did is
- * not known here, but in the object store (`disk-format/memory-format.ts`).
+ * SQL of memory images, the saved memory of suspended VMs. A start assigns the image to the new boot. The image stays
+ * until the guest is reported as running or the VM is to stop, because a start that failed may not have used it. Only
+ * the object store knows whether it was used (disk-format/memory-format.ts).
+ *
+ * An image that is assigned to no VM is orphaned: the task `free-memory` deletes its objects.
  */
 import { sql } from 'kysely';
 import type { MemoryRef } from '../../protocol/types.ts';

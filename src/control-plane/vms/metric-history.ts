@@ -1,4 +1,7 @@
-/** What an instance's VMs used over a range of time, also while none runs now. */
+/**
+ * Keeps the history of what instances used, also while no VM runs. Records the minutes that hosts report, replaces
+ * minutes by hours after a day, deletes hours after 30 days, and reads a range of time for the API.
+ */
 import {
   METRICS,
   type Metric,
@@ -18,8 +21,6 @@ import {
   readSamples,
   takeMinutes,
 } from './metric-store.ts';
-
-// Longer periods of a metric history from shorter ones. Pure.
 
 export interface MetricSample {
   /** The beginning of the period. */
@@ -111,8 +112,6 @@ export async function downsampleMetrics(db: Db, now_ms = Date.now()): Promise<vo
     }),
   );
 }
-
-// Records what a host reports of past minutes, and counts the processor time. A host is believed about instances whose newest VM it has or had.
 
 const MINUTE_MS = 60_000;
 /** A host keeps minutes for about an hour while the control plane is away. */

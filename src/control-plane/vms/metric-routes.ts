@@ -1,4 +1,7 @@
-/** What VMs use: a running VM now and over the last hour, from its host; an instance over time, from the stored samples. */
+/**
+ * Routes of metrics: what a running VM uses now and over the last hour, which its host answers; and what an instance
+ * used over a longer time, from stored samples.
+ */
 import { Type } from 'typebox';
 import type { MetricsResult, VmSample } from '../../protocol/host-calls.ts';
 import type { Metric, Spreads } from '../../protocol/host-types.ts';
@@ -15,8 +18,6 @@ import { findInstance, type InstanceRow } from '../instances/store.ts';
 import { requireMachine } from './console-routes.ts';
 import { commandTarget } from './exec-routes.ts';
 import { MAX_SAMPLES, type MetricSample, RANGES, readMetricHistory } from './metric-history.ts';
-
-// A VM's resource use, now and over the last hour, from its host.
 
 /** Longer than a host that stands still is waited for, which gives a better reason. */
 const WITHIN_MS = 30_000;

@@ -1,4 +1,4 @@
-/** The stored samples of what instances used. */
+/** SQL of stored metrics: samples of what instances used, by the minute and by the hour. */
 import { sql } from 'kysely';
 import { METRICS, type Metric, type Spread, type Spreads } from '../../protocol/host-types.ts';
 import type { HostId, InstanceId } from '../../shared/ids.ts';

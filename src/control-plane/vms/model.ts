@@ -1,17 +1,16 @@
 /**
- * The states of a VM and their transitions, as one pure table. Calls are in capitals, reports of the host in lower case.
+ * Defines the states of a VM and their transitions. Pure. Calls are in capitals, reports of hosts in lower case.
  *
- *   stopped, suspended, failed          ── START ──▶ starting ── running ──▶ running
- *   starting, from saved memory         ── resume_failed ──▶ suspended
- *   running                             ── RESTART, rebooting ──▶ restarting ── running ──▶ running
- *   running                             ── SUSPEND ──▶ suspending ── suspended ──▶ suspended, ── suspend_failed ──▶ running
- *   any but stopped                     ── STOP ──▶ stopping ── stopped ──▶ stopped
- *   any but stopped, suspended, failed  ── powered_off ──▶ stopping
- *   any but stopped, suspended          ── failed ──▶ failed; from starting, restarting, suspending also at a deadline
+ *   stopped, suspended, failed         ── START ──▶ starting ── running ──▶ running
+ *   starting, from saved memory        ── resume_failed ──▶ suspended
+ *   running                            ── RESTART, rebooting ──▶ restarting ── running ──▶ running
+ *   running                            ── SUSPEND ──▶ suspending ── suspended ──▶ suspended, suspend_failed ──▶ running
+ *   any but stopped                    ── STOP ──▶ stopping ── stopped ──▶ stopped
+ *   any but stopped, suspended, failed ── powered_off ──▶ stopping
+ *   any but stopped, suspended         ── failed ──▶ failed; starting, restarting, suspending also at a deadline
  *
- * A start from stopped, suspended or failed is a new boot: a new row with a new epoch. All other changes
- * update the row, guarded by its version. A VM is `running` only when the guest accepts SSH, and `stopped` only
- * when everything that the guest wrote is in the object store.
+ * A start makes a new boot (a new row and epoch). Other changes update the row, guarded by its version. `running`: the
+ * guest accepts SSH, or the reason says why not. `stopped`: the guest's writes are saved, or reported lost.
  */
 import type { Observation } from '../../protocol/types.ts';
 import type { Database } from '../db/tables.ts';

@@ -1,4 +1,4 @@
-/** VMs of draining hosts: which are to move, and which are under way. */
+/** SQL of VMs that move away from draining hosts: which VMs are to move, which have left, and which are still there. */
 import { sql } from 'kysely';
 import type { HostId, InstanceId, VmId } from '../../shared/ids.ts';
 import type { TraceContext } from '../../shared/tracing.ts';

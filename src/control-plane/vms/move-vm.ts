@@ -1,14 +1,13 @@
 /**
- * Moves a VM from a draining host to another one:
+ * Moves VMs from draining hosts to others. The column `move` of the VM's row says that a move is under way.
  *
  *   running ── begin ─▶ suspending ─▶ suspended ─┐
  *      ▲          └───▶ stopping ──▶ stopped ───┴─ finish ─▶ a new boot, which resumes or boots
  *      └── the memory could not be saved: the next try stops it
  *
- * A resume that fails returns the VM to `suspended` with its wish, so that it is started again.
- *
- * The wish is in the VM's row (`move`). Any other change of the VM, such as a user's stop, ends it (`updateVm`). Both steps look
- * again under the instance's lock, so that any number of control planes may take them, and any of them may die in between.
+ * If the resume fails, the VM is `suspended` again and keeps `move`, so it is started again. Any other change of the
+ * VM, such as a user's stop, clears `move` (`updateVm`). Begin and finish take the instance's lock and check again. So
+ * any number of control planes may run them, and each may die in between.
  */
 import { present } from '../../shared/assert.ts';
 import { AppError } from '../../shared/errors.ts';

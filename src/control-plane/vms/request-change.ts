@@ -1,6 +1,6 @@
 /**
- * What start, stop, restart and suspend share. Each holds the instance's lock, checks the state table, writes the wanted
- * state in the caller's transaction, and wakes the host: its agent does the rest.
+ * Does what the calls start, stop, restart and suspend have in common: locks the instance, checks the state table,
+ * writes the wanted state in the caller's transaction, and wakes the host, whose agent does the rest.
  */
 import type { VmReasonCode } from '../../protocol/types.ts';
 import { present } from '../../shared/assert.ts';

@@ -1,4 +1,4 @@
-/** The routes of an ingress: every instance's SSH address, and where its connections go now. */
+/** SQL that reads the SSH routes of an ingress: each instance's SSH address, and where connections to it go now. */
 import { sql } from 'kysely';
 import { type IngressRoute, TUNNEL } from '../../protocol/ingress-types.ts';
 import type { HostId, InstanceId } from '../../shared/ids.ts';

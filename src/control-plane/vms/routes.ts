@@ -1,4 +1,4 @@
-/** Routes of the VM: start, stop, restart, suspend, flush. */
+/** Routes that show, start, stop, restart, suspend and flush the VM of an instance. */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { AppError, invalid } from '../../shared/errors.ts';

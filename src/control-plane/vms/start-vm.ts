@@ -1,6 +1,7 @@
 /**
- * Starts the VM of an instance: places it, and writes the boot. A connection may start it, and a failed VM is started again if
- * its instance asks for that, with pauses that grow.
+ * Starts the VM of an instance: chooses a host, and inserts the row of the new boot. A caller requests the start, or a
+ * connection does (`wakeVm`). A failed VM is started again if its instance asks for that, with growing delays
+ * (`restartFailed`).
  */
 import type { WakeResponse } from '../../protocol/ingress-types.ts';
 import { present } from '../../shared/assert.ts';

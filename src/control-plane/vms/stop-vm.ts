@@ -1,4 +1,4 @@
-/** Stops, suspends and restarts VMs, asked for or because they are idle. */
+/** Stops, suspends and restarts VMs at a caller's request, and stops VMs that are idle. */
 import { present } from '../../shared/assert.ts';
 import type { InstanceId } from '../../shared/ids.ts';
 import type { Log } from '../../shared/log.ts';

@@ -1,4 +1,7 @@
-/** Rows of VMs, one for each boot, with failures, execs that are lost with them, and scripts for the first boot. */
+/**
+ * SQL of VMs, which have a row for each boot; of failed VMs that are started again; of execs that are lost with a boot;
+ * and of the scripts that run at an instance's first boot.
+ */
 import { sql } from 'kysely';
 import type { Reason } from '../../protocol/types.ts';
 import { assert } from '../../shared/assert.ts';
@@ -313,8 +316,7 @@ export async function markReleased(tx: Tx, instance_id: InstanceId, host_id: Hos
     .execute();
 }
 
-/** Which failed VMs their instance's `restart` starts again, and the starts that it made. */
-
+/** A failed VM that its instance's `restart` may start again, and the starts that `restart` made before. */
 export interface FailedVm {
   readonly vm_id: VmId;
   readonly instance_id: InstanceId;
@@ -368,9 +370,7 @@ export async function markRestarted(tx: Tx, id: VmId): Promise<void> {
   await tx.updateTable('vms').set({ restarted_at: sql`now()` }).where('id', '=', id).execute();
 }
 
-/** Execs end with the boot that they run in. */
-
-/** The instance's running execs are `lost`: no boot that they ran in exists any more. */
+/** Execs end with the boot that they run in: marks the instance's running execs as `lost`. */
 export async function loseExecs(tx: Tx, instance_id: InstanceId): Promise<void> {
   const lost = await tx
     .updateTable('execs')
@@ -382,10 +382,8 @@ export async function loseExecs(tx: Tx, instance_id: InstanceId): Promise<void> 
   for (const { id } of lost) await notify(tx, 'exec', id satisfies ExecId);
 }
 
-/**
- * The user_data script for an instance's first boot. The disk records that it has run there. The database keeps the script
- * until that disk is durable, so that a first boot whose disk was lost can run it again, and then erases it.
- */
+// The user_data script for an instance's first boot. The disk records that it has run there. The database keeps the script
+// until that disk is durable, so that a first boot whose disk was lost can run it again, and then erases it.
 
 /** For the host of the instance's newest VM while that may write; null when the script was erased or never given. */
 export async function readUserData(tx: Tx, host_id: HostId, vm_id: VmId): Promise<string | null> {
@@ -410,7 +408,7 @@ function writingVm(host_id: HostId, vm_id: VmId) {
       and not exists (select from vms newer where newer.instance_id = v.instance_id and newer.boot > v.boot)`;
 }
 
-/** Counts for the operators' metrics. */
+// Counts for the operators' metrics.
 
 /** Instances by the state of their newest VM; every state has a count. */
 export async function countVmStates(tx: Tx): Promise<ReadonlyMap<VmState, number>> {
