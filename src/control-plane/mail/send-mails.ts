@@ -1,11 +1,13 @@
 /**
- * The sender of all mails. It runs after the commit, never in a request:
+ * Sends the mails of the outbox (store.ts), as files in a folder or by SMTP. Mails are sent after the commit of the
+ * change that inserted them, never in a request.
  *
  *   waiting ── lease ──▶ sending ── delivered, expired or token invalid ──▶ deleted
  *      ▲                    │
  *      └──── backoff ── failed
  *
- * A process that dies while sending leaves the mail to the next lease, which sends it again under the same Message-ID.
+ * If a process dies while it sends a mail, the mail's lease expires. Then the mail is sent again with the same
+ * Message-ID.
  */
 import { mkdir, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';

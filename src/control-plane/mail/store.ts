@@ -1,7 +1,11 @@
 /**
- * The outbox of all mails. A change inserts its mail in its own transaction, so no committed change loses its mail and no mail
- * tells of a change that was rolled back. Mails are encrypted while they wait, because most contain a token. Also the limits
- * of mails to an address and by an organisation, which are counted in the database, so that all processes share them.
+ * Keeps the outbox of all mails, and limits how many are sent.
+ *
+ * - A change inserts its mail in its own transaction. So no committed change loses its mail, and no mail announces a
+ *   change that was rolled back.
+ * - Mails are encrypted while they wait, because most contain a token.
+ * - Mails of one kind to one address are limited, and so are the mails that an organisation's members send. The counts
+ *   are in the database, so that all processes share them.
  */
 import { sql } from 'kysely';
 import { Signal } from '../../shared/concurrency.ts';
@@ -89,9 +93,8 @@ export async function postponeMail(tx: Tx, { id, due_at }: WaitingMail, wait_ms:
     where id = ${id} and due_at = ${due_at}::timestamptz`.execute(tx);
 }
 
-// Limits the mails of a kind to an address: at most five in a quarter of an hour, counted over all senders. And those that an
-// organisation's members send to whomever they name: all tenants share one mail server. The counts are in the database, so all
-// processes share them.
+// Limits of mails. An address gets at most five mails of a kind in a quarter of an hour, counted over all senders. The members of
+// an organisation can send a limited number to whomever they name, because all tenants share one mail server.
 
 const MAX_MAILS = 5;
 /** Of an organisation, to all addresses together. */
@@ -141,9 +144,6 @@ export async function deleteOldMailCounts(tx: Tx): Promise<void> {
   await sql`
     delete from mail_counts c where not exists (${recent})`.execute(tx);
 }
-
-// The outbox of all mails. A change inserts its mail in its own transaction, so no committed change loses its mail and
-// no mail tells of a change that was rolled back. Mails are encrypted while they wait: most contain a token.
 
 /** How long a mail without a token is tried: longer than an outage of a mail server. */
 export const TOLD_FOR_S = 7 * 86_400;

@@ -1,7 +1,7 @@
 /**
- * `/mcp`: the Model Context Protocol over streamable HTTP, without sessions. Each request is served by itself: its tools call the
- * public API with its credential (`innerFetch`). Each message of a batch counts as a request. The SDK answers GET and DELETE,
- * which would be about sessions, with 405.
+ * Serves `/mcp`: the Model Context Protocol over streamable HTTP, without sessions. The tools of a request call the
+ * public API, in this process, with the credential of that request (`innerFetch`). Each message of a batch counts as a
+ * request. GET and DELETE concern only sessions, so the SDK answers them with 405.
  */
 import type { Readable } from 'node:stream';
 import { ReadableStream } from 'node:stream/web';
@@ -15,13 +15,14 @@ import { API_VERSION } from '../http/openapi-document.ts';
 import type { RateLimits } from '../http/rate-limits.ts';
 import { MCP_PATH } from '../http/server.ts';
 
-// `fetch` to this server's own API, in this process. A request takes the way of any other: authentication, scopes, rate limits,
-// audit, log. It carries the credential, the address and the trace of the request that it serves, and nothing else of it.
-
 /** Statuses whose answers have no body. */
 const BODILESS: ReadonlySet<number> = new Set([204, 205, 304]);
 
-/** @param gone aborts when the caller of `outer` disconnects */
+/**
+ * `fetch` to this server's own API, in this process. A request is treated like any other: authentication, scopes, rate limits,
+ * audit, log. It carries the credential, the address and the trace of `outer`, and nothing else of it.
+ * @param gone aborts when the caller of `outer` disconnects
+ */
 function innerFetch(app: FastifyInstance, outer: FastifyRequest, gone: AbortSignal): typeof globalThis.fetch {
   return async (input, init = {}) => {
     const { pathname, search } = new URL(String(input));

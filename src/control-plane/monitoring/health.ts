@@ -1,4 +1,7 @@
-/** `/healthz` and `/readyz`. */
+/**
+ * Serves `/healthz` (this process answers), `/readyz` (the database, a host and its object store are usable) and
+ * `/v1/openapi.json` (the document of the public API).
+ */
 import { type Static, Type } from 'typebox';
 import type { AppContext } from '../context.ts';
 import { isDiskFull } from '../db/disk-space.ts';

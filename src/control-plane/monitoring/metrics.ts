@@ -1,7 +1,9 @@
 /**
- * Metrics for Prometheus, on their own listener (`BERTH_METRICS_LISTEN`), which needs no credential: they contain ids and
- * numbers, but no content of an instance. Counters cover this process; gauges are read at each scrape and cover the
- * installation. Labels are bounded: routes, statuses, states, and running instances.
+ * Serves metrics for Prometheus on their own listener (`BERTH_METRICS_LISTEN`). The listener needs no credential,
+ * because the metrics contain ids and numbers, but no content of an instance.
+ *
+ * - Counters cover this process. Gauges are read at each scrape and cover the whole installation.
+ * - Labels are bounded: routes, statuses, states, and running instances.
  */
 import Fastify, { type FastifyInstance, LogController } from 'fastify';
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
@@ -22,10 +24,9 @@ import { countOpenFlushes, countVmStates, listActive, maxUnsavedSeconds } from '
 import { countPendingDeliveries } from '../webhooks/store.ts';
 import { readiness } from './health.ts';
 
-// What a scrape reads of the installation's parts and hosts: what an operator is alerted of.
-
 const BYTES_A_MIB = 2 ** 20;
 
+/** Gauges of the installation's parts and hosts, by which an operator is alerted. */
 class FleetMetrics {
   readonly #ready: Gauge<'part'>;
   readonly #hosts: Gauge<'state'>;
@@ -246,8 +247,7 @@ class Gauges {
   }
 }
 
-// What the ingress reports of HTTP ports, over all of them: a port would be an unbounded label.
-
+/** Sums over all HTTP ports of what ingresses report: a port would be an unbounded label. */
 class PortMetrics {
   readonly #responses: Counter<'class'>;
   readonly #bytes: Counter<'direction'>;
@@ -276,8 +276,6 @@ class PortMetrics {
     }
   }
 }
-
-// Counts requests and their durations by route, for `/metrics`.
 
 const DURATIONS_S = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
 

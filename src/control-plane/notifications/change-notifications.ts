@@ -1,4 +1,7 @@
-/** Which kinds of notifications a user gets by mail: all that the user has not muted. */
+/**
+ * Reads and sets which kinds of notifications a user gets by mail (all that the user has not muted), and marks
+ * notifications as read.
+ */
 import { parseTime } from '../../shared/clock.ts';
 import { AppError, invalid } from '../../shared/errors.ts';
 import { isId, type NotificationId, type UserId } from '../../shared/ids.ts';
@@ -52,9 +55,10 @@ export async function setPreferences(
   return readPreferences(tx, user_id);
 }
 
-/** Marks notifications as read, and notifies the reader's streams. Not audited: it concerns only the reader. */
-
-/** @throws AppError NOT_FOUND, also for a notification of another reader */
+/**
+ * Marks a notification as read or unread, and notifies the reader's streams. Not audited, because it concerns only the reader.
+ * @throws AppError NOT_FOUND, also for a notification of another reader
+ */
 export async function markRead(
   db: Db,
   reader: NotificationReader,
@@ -69,7 +73,7 @@ export async function markRead(
   });
 }
 
-/** Returns how many it marked. */
+/** Marks notifications as read, and returns how many it marked. */
 export async function markAllRead(db: Db, reader: NotificationReader, up_to: ReadUpTo): Promise<number> {
   return transaction(db, async (tx) => {
     const count = await markAll(tx, reader, up_to);

@@ -1,7 +1,10 @@
 /**
- * Composes the mails of notifications and puts them into the outbox of mails. All that is due to an account of one kind
- * is one mail of bounded size; a critical notification that cannot be muted has a mail of its own. An address gets at
- * most five mails of a kind in a quarter of an hour; further notifications wait, and go together as the next one.
+ * Composes mails from notifications that are due, and inserts them into the outbox (mail/store.ts).
+ *
+ * - One mail has the due notifications of one kind for one account, up to 20 of them.
+ * - A critical notification of a kind that cannot be muted gets a mail of its own.
+ * - An address gets at most five mails of a kind in a quarter of an hour. Further notifications wait, and go together
+ *   in the next mail.
  */
 import { rfc3339 } from '../../shared/clock.ts';
 import { type Db, type Tx, transaction } from '../db/pool.ts';

@@ -1,6 +1,6 @@
 /**
- * Makes a notification's content and audience from an event. Pure. Most events raise none. The texts contain names that
- * people chose, and never a secret.
+ * Composes a notification from an event: its texts, its data, and who gets it. Most events raise no notification. The
+ * texts contain names that people chose, and never a secret. Pure.
  */
 import { programName } from '../../../client/src/words.ts';
 import type { OrgId } from '../../shared/ids.ts';

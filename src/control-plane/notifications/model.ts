@@ -1,8 +1,9 @@
-/** The kinds of notifications: who gets them, how severe, how long kept. Pure. */
+/**
+ * Defines the kinds of notifications: how severe they are, whether they are mailed, and their rows in
+ * docs/notifications.md. Their texts are in compose.ts. Pure.
+ */
 import { rfc3339 } from '../../shared/clock.ts';
 import type { NotificationRow } from './store.ts';
-
-/** The kinds of notifications: severity, mail, and their rows in docs/notifications.md. Their texts are in `compose.ts`. */
 
 export const SEVERITIES = ['info', 'warning', 'critical'] as const;
 export type Severity = (typeof SEVERITIES)[number];

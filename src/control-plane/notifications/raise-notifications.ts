@@ -1,6 +1,6 @@
 /**
- * A consumer of the outbox: raises one notification for each user or service account that an event concerns. It runs in
- * the dispatcher's transaction, so it handles each event exactly once, in the order of positions.
+ * Raises a notification for each user or service account that an event concerns. It is a consumer of the outbox of
+ * events, and runs in the dispatcher's transaction. So each event is handled exactly once, in the order of positions.
  */
 import { present } from '../../shared/assert.ts';
 import { rfc3339 } from '../../shared/clock.ts';

@@ -1,6 +1,7 @@
 /**
- * Notifications of the caller: a person's own, or those about a service account itself. A person's API key sees those
- * that concern the account or the key's organisation.
+ * Routes that list, count, stream and mark the caller's notifications, and that set which kinds are mailed. A person
+ * sees the person's own notifications, and a service account those about itself. A person's API key sees those that
+ * concern the account or the key's organisation.
  */
 import { type TSchema, Type } from 'typebox';
 import { AppError } from '../../shared/errors.ts';

@@ -1,4 +1,7 @@
-/** Rows of notifications, preferences and digests by mail. */
+/**
+ * SQL of notifications, of users' preferences, and of digests (the notifications that wait to be composed into one
+ * mail).
+ */
 import { sql } from 'kysely';
 import { present } from '../../shared/assert.ts';
 import {
@@ -348,10 +351,8 @@ export async function deleteOldNotifications(tx: Tx): Promise<void> {
     .execute();
 }
 
-/**
- * Notifications that wait for a mail: `mail_after` is the time from which on one may be composed, null if none is
- * wanted. It equals `raised_at` unless the limit of mails held the notification back.
- */
+// Notifications that wait for a mail: `mail_after` is the time from which on one may be composed, null if none is
+// wanted. It equals `raised_at` unless the limit of mails held the notification back.
 
 /** A mail to compose: all that is due to an account of one kind, or one notification alone. */
 export interface Digest {

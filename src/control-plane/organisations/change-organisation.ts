@@ -1,4 +1,7 @@
-/** Creates and changes organisations. */
+/**
+ * Creates and renames organisations, and changes their billing addresses. `ensureOrganisation` creates an empty
+ * organisation for a user who is in none, because an account always acts in an organisation.
+ */
 import { present } from '../../shared/assert.ts';
 import { AppError } from '../../shared/errors.ts';
 import { newId, type OrgId, type UserId } from '../../shared/ids.ts';

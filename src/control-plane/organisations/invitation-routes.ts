@@ -1,4 +1,4 @@
-/** Routes of invitations. */
+/** Routes that create, list, withdraw and accept invitations to an organisation. */
 import { Type } from 'typebox';
 import { rfc3339 } from '../../shared/clock.ts';
 import { AppError } from '../../shared/errors.ts';

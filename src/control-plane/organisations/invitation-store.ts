@@ -1,4 +1,4 @@
-/** Rows of invitations. */
+/** SQL of invitations, which are open for 7 days. */
 import { sql } from 'kysely';
 import type { InvitationId, OrgId, UserId } from '../../shared/ids.ts';
 import type { Role } from '../../shared/roles.ts';

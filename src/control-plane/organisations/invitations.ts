@@ -1,4 +1,7 @@
-/** Owners and administrators send invitations by mail; the account with that address accepts one, once. */
+/**
+ * Invites an address to an organisation by a mail with a token, and accepts invitations. Only owners and administrators
+ * invite. Only the account with the invited address can accept, once.
+ */
 import { present } from '../../shared/assert.ts';
 import { rfc3339 } from '../../shared/clock.ts';
 import { AppError } from '../../shared/errors.ts';

@@ -1,4 +1,4 @@
-/** Routes of members and their roles. */
+/** Routes that list, show and remove the members of an organisation, and that change their roles. */
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { AppError } from '../../shared/errors.ts';

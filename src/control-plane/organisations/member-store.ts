@@ -1,4 +1,4 @@
-/** Rows of memberships. */
+/** SQL of memberships: which users belong to an organisation, and with which role. */
 import { sql } from 'kysely';
 import { present } from '../../shared/assert.ts';
 import type { OrgId, UserId } from '../../shared/ids.ts';

@@ -1,5 +1,9 @@
 /**
- * Changes members' roles and removes members, by hand or as a provider's groups say. Every change first locks the organisation.
+ * Adds, changes and removes the members of an organisation: at a caller's request, or because of the groups that the
+ * OpenID provider reports.
+ *
+ * - Every change first locks the organisation.
+ * - Only owners make and unmake owners. An organisation with other members or instances keeps its last owner.
  */
 import { present } from '../../shared/assert.ts';
 import { AppError } from '../../shared/errors.ts';

@@ -1,4 +1,4 @@
-/** Members and invitations as the API shows them. */
+/** Converts rows of organisations, members and invitations to the form in which the API shows them. */
 import { rfc3339 } from '../../shared/clock.ts';
 import type { InvitationRow } from './invitation-store.ts';
 import type { MemberRow } from './member-store.ts';

@@ -1,7 +1,9 @@
 /**
- * The open streams and consoles of organisations. Their quota counts those at all control planes; besides, each control plane
- * holds at most 10,000. The database follows what is held here: what it misses while it is away, or has forgotten after a
- * crash, it is told within 2 s.
+ * Counts the open streams and consoles of organisations. An organisation's quota covers its streams at all control
+ * planes. Each control plane also holds at most 10,000 streams in all.
+ *
+ * A control plane keeps its own counts in memory. It writes each change to the database, and every 2 s all of its
+ * counts. So the database catches up within 2 s after an outage or a crash.
  */
 import { randomBytes } from 'node:crypto';
 import { AppError } from '../../shared/errors.ts';

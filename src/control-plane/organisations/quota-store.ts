@@ -1,4 +1,4 @@
-/** Rows of quotas, and what counts against them. */
+/** SQL of quotas: the limits that are set for an organisation, and how much of each quota the organisation uses. */
 import { type RawBuilder, sql } from 'kysely';
 import { present } from '../../shared/assert.ts';
 import type { OrgId } from '../../shared/ids.ts';

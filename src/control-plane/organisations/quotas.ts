@@ -1,4 +1,7 @@
-/** The quotas of organisations: their limits (set or default), their use, and the check before something is created. */
+/**
+ * Reads and sets the quotas of organisations, and refuses a request that would exceed one. A quota's limit is the one
+ * that was set for the organisation, or else the default.
+ */
 import { AppError } from '../../shared/errors.ts';
 import type { OrgId } from '../../shared/ids.ts';
 import {

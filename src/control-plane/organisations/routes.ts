@@ -1,4 +1,7 @@
-/** Organisations: their names, billing addresses and quotas. Members and invitations have their own files. */
+/**
+ * Routes that list, create, show and rename organisations, change their billing addresses, and show their quotas.
+ * Routes of members and invitations are in member-routes.ts and invitation-routes.ts.
+ */
 import { Type } from 'typebox';
 import { AppError } from '../../shared/errors.ts';
 import { ORGANISATION_QUOTAS, type OrganisationQuota } from '../../shared/quotas.ts';

@@ -1,4 +1,7 @@
-/** Organisations. Members, invitations and quotas have their own stores. */
+/**
+ * SQL of organisations, and of how many streams each has open at each control plane. Members, invitations and quotas
+ * have their own stores.
+ */
 import { sql } from 'kysely';
 import type { OrgId, UserId } from '../../shared/ids.ts';
 import type { OwnQuotas } from '../../shared/quotas.ts';
@@ -125,7 +128,7 @@ export async function isOperator(tx: Tx, id: OrgId): Promise<boolean> {
   return row?.operator === true;
 }
 
-/** Open streams and consoles, by organisation and control plane. */
+// Open streams and consoles, by organisation and control plane.
 
 /** A control plane says every 2 s that it lives. One that was not seen for so long counts as ended; before that, it may have. */
 const LIVE_SECONDS = 6;

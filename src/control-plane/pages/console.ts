@@ -1,5 +1,6 @@
 /**
- * The web console's files, which `console/build.ts` builds: read once, and held in memory with their compressed forms.
+ * Serves the web console, which `console/build.ts` builds. Its files are read once, and held in memory with their
+ * compressed forms.
  *
  * - The page loads scripts and styles from its own files only, connects to this server only, and runs no inline script.
  *   It is the same for every user; its script reads the user's data from the API.

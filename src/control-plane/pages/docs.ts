@@ -1,7 +1,9 @@
 /**
- * `/docs`: the documentation site, which `site/build.ts` builds. Only files that were there at the start are served, read
- * anew for each request; a browser that has the page of this build gets 304.
- * `/docs/api`: the API reference as a page of this server, made at the first request and kept with its compressed forms.
+ * Serves `/docs`, the documentation site that `site/build.ts` builds, and `/docs/api`, the API reference.
+ *
+ * - Only files of the site that existed when this server started are served. They are read anew for each request. A
+ *   browser that already has a page of this build gets 304.
+ * - The reference is rendered at the first request, and kept in memory with its compressed forms.
  */
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';

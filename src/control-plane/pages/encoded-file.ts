@@ -1,4 +1,4 @@
-/** A file in memory with its compressed forms; a browser gets one that it accepts. */
+/** Sends a file that is held in memory with its compressed forms, in a form that the browser accepts. */
 import type { FastifyReply, FastifyRequest } from 'fastify';
 
 const ENCODINGS = ['br', 'gz'] as const;

@@ -1,6 +1,7 @@
 /**
- * The API reference as one page of HTML, from the API document: every operation with its access, parameters, body, a curl
- * command, answers and errors. All texts are escaped, because only `html` makes markup.
+ * Renders the API reference as one page of HTML, from the API document: every operation with its access, parameters,
+ * body, a curl command, answers and errors; then schemas and error codes. Only `html` makes markup, and it escapes all
+ * texts.
  */
 import { STATUS_CODES } from 'node:http';
 import { ERROR_CODES } from '../../shared/errors.ts';

@@ -1,4 +1,6 @@
-/** What leads to an HTTP port beside its own hostname: tickets for browsers, and custom hostnames. */
+/**
+ * Routes that give a browser a ticket for a private HTTP port, and that add and remove the custom hostnames of a port.
+ */
 import { Type } from 'typebox';
 import { CUSTOM_HOSTNAMES_MAX } from '../../protocol/ingress-types.ts';
 import { rfc3339 } from '../../shared/clock.ts';

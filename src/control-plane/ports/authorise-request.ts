@@ -1,6 +1,10 @@
 /**
- * Whether a client may use a port now. Nothing is cached: the ingress asks again every 2 s. A browser opens a private port by a
- * ticket of a session, which becomes a cookie of one hostname and ends with the session.
+ * Decides for an ingress whether a client may use an HTTP port now. Nothing is cached here: the ingress asks again
+ * every 2 s.
+ *
+ * A private port admits a session token or an API key. A browser sends neither, so it gets a ticket of its session for
+ * one hostname of the port (`openPrivatePort`). The ingress exchanges the ticket for a cookie of that hostname
+ * (`redeemTicket`). The cookie ends with the session, and with the member's access to the instance.
  */
 import type { AuthoriseHttpRequest, AuthoriseHttpResponse } from '../../protocol/ingress-types.ts';
 import { AppError, invalid } from '../../shared/errors.ts';
@@ -81,9 +85,6 @@ function judged(
   const may = scopes.has('vm:read') && org_id === of_port;
   return may ? { outcome: 'allowed', by } : { outcome: 'forbidden' };
 }
-
-// A browser's way to a private port. A ticket, for a session, becomes a cookie of one hostname. The cookie stands for the
-// session: it ends with it, and with the member's access to the instance.
 
 /** Where the ingress redeems a ticket. */
 const OPEN_PATH = '/.berth/open';

@@ -1,6 +1,6 @@
 /**
- * Publishes ports of an instance, changes who has access, removes them, and adds custom hostnames as pending.
- * `check-hostnames.ts` makes hostnames active.
+ * Publishes HTTP ports of an instance, changes who has access to them, and deletes them. Adds and removes custom
+ * hostnames: a new one is pending until check-hostnames.ts makes it active.
  */
 import { randomBytes } from 'node:crypto';
 import { CUSTOM_HOSTNAMES_MAX } from '../../protocol/ingress-types.ts';
@@ -150,8 +150,6 @@ export async function announcePort(
   await append(tx, { org_id, instance_id, type, data, actor });
   await notify(tx, 'routes', instance_id);
 }
-
-// Custom hostnames of a port: added as pending, removed at any time. `check-hostnames.ts` makes them active.
 
 /** @param hostname as `readHostname` returns it. @throws AppError NOT_FOUND, CONFLICT, QUOTA_EXCEEDED */
 export async function addHostname(

@@ -1,10 +1,10 @@
 /**
- * Checks the TXT records of custom hostnames.
+ * Checks custom hostnames: a hostname is active while its TXT record proves that the port's owner controls the name.
  *
  *   pending ── the record is found, and no other port is active there ──▶ active
  *   active ── a daily check finds another record or none ──▶ pending
  *
- * A name server that does not answer changes nothing: the check is repeated.
+ * If a name server does not answer, nothing changes, and the check is repeated.
  */
 import { Resolver } from 'node:dns/promises';
 import { errnoOf } from '../../shared/errors.ts';

@@ -1,6 +1,9 @@
 /**
- * Internal API: what ingresses ask and report about HTTP ports. A poll for routes is answered with those that have changed since
- * the last answer, or with all where those are not known.
+ * Routes of the internal API by which an ingress serves guests' ports. An ingress gets the routes of HTTP ports, asks
+ * whether a client may use a port, redeems tickets, reports use, and gets the address of a guest's TCP port.
+ *
+ * `RouteChanges` answers polls for routes: with those that changed since the ingress's last answer, or with all routes
+ * if the changes since then are not known.
  */
 import { randomBytes } from 'node:crypto';
 import type { FastifyInstance, FastifyReply } from 'fastify';
@@ -51,8 +54,6 @@ function bytesOf({ port_id, sent_bytes, received_bytes }: HttpReport['ports'][nu
   return { port_id, bytes: sent_bytes + received_bytes };
 }
 
-// Internal API: the address of a guest's TCP port on its host, for an ingress.
-
 /** Less than the ingress waits. */
 const OPEN_MS = 5_000;
 
@@ -81,12 +82,6 @@ async function openPort(
   return { outcome: 'open', address };
 }
 
-// Polls of ingresses for routes. A poll is answered with the routes that have changed since the last answer, or with all where those
-// are not known: the ingress is new here, or notifications were lost.
-//
-// An etag counts the notifications that this process has heard on one connection to PostgreSQL. It is taken before the routes are
-// read, so an answer may be newer than its etag, never older.
-
 const CATCH_UP_MS = 500;
 
 interface Asked {
@@ -99,6 +94,13 @@ interface Answer<Route> {
   routes: Route[];
 }
 
+/**
+ * Answers polls for routes: with those that have changed since the last answer, or with all if the changes are not known (the
+ * ingress is new here, or notifications were lost).
+ *
+ * An etag counts the notifications that this process has heard on one connection to PostgreSQL. It is taken before the routes are
+ * read, so an answer may be newer than its etag, never older.
+ */
 export class RouteChanges {
   readonly #db: Tx;
   readonly #hub: NotifyHub;

@@ -1,4 +1,7 @@
-/** HTTP ports: names, limits and rates. Pure. */
+/**
+ * Defines the limits of HTTP ports, and computes their hostnames, URLs, TXT records, request rates and the times of
+ * checks. Also converts rows of ports to the form in which the API shows them. Pure.
+ */
 import { isIP } from 'node:net';
 import { rfc3339 } from '../../shared/clock.ts';
 import { idnaName } from '../../shared/egress-policy.ts';

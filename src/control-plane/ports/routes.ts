@@ -1,4 +1,7 @@
-/** HTTP ports of an instance: ports of the guest that the ingress serves under a hostname. */
+/**
+ * Routes that publish, list, show, change and delete the HTTP ports of an instance. An HTTP port is a port of the guest
+ * that the ingress serves under a hostname.
+ */
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { CUSTOM_HOSTNAMES_MAX } from '../../protocol/ingress-types.ts';

@@ -1,4 +1,7 @@
-/** HTTP ports, with their hostnames and use. */
+/**
+ * SQL of HTTP ports: the ports, their custom hostnames, the tickets and cookies of browsers, reported use, and the
+ * routes that ingresses get.
+ */
 import { sql } from 'kysely';
 import type { HttpReport, HttpRoute } from '../../protocol/ingress-types.ts';
 import type { HostId, HttpPortId, InstanceId, SessionId } from '../../shared/ids.ts';
@@ -111,7 +114,7 @@ export async function deletePort(tx: Tx, id: HttpPortId): Promise<void> {
   await tx.deleteFrom('http_ports').where('id', '=', id).execute();
 }
 
-/** Custom hostnames of HTTP ports, and the checks of their TXT records. */
+// Custom hostnames of HTTP ports, and the checks of their TXT records.
 
 /** False: the port has it already. */
 export async function insertHostname(
@@ -224,7 +227,7 @@ export async function hurryCheck(tx: Tx, port_id: HttpPortId, hostname: string):
 const NOW = sql<Date>`date_trunc('milliseconds', now())`;
 const after = (seconds: number) => sql<Date>`now() + make_interval(secs => ${seconds})`;
 
-/** Tickets and cookies of browsers, and what a request to a private port is judged by. */
+// Tickets and cookies of browsers, and what a request to a private port is judged by.
 
 /** Of one session at one port. The oldest go. */
 const COOKIES_MAX = 20;
@@ -299,7 +302,7 @@ export async function deleteExpiredAccess(tx: Tx): Promise<void> {
   await tx.deleteFrom('http_cookies').where('expires_at', '<', sql<Date>`now()`).execute();
 }
 
-/** What the ingress reported of the use of HTTP ports. */
+// What the ingress reported of the use of HTTP ports.
 
 /** Adds to the present minute of each port. Ports that are gone are left out. */
 export async function recordUse(tx: Tx, { ports }: Pick<HttpReport, 'ports'>): Promise<void> {
@@ -330,7 +333,7 @@ export async function recordUse(tx: Tx, { ports }: Pick<HttpReport, 'ports'>): P
       last_error = coalesce(excluded.last_error, u.last_error)`.execute(tx);
 }
 
-/** The routes of HTTP ports, for the ingress. */
+// The routes of HTTP ports, for the ingress.
 
 interface Row {
   readonly id: HttpPortId;

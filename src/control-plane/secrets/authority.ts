@@ -1,7 +1,10 @@
 /**
- * Certificate authorities for intercepted connections, one for each instance that has values of secrets, so that a host can sign
- * only for the guests that it runs. One is made with the first value and ends with the last secret. A private key is unencrypted
- * in memory only, here and on the host.
+ * Keeps a certificate authority for each instance that has secrets with values. With it, the instance's host signs
+ * certificates for the TLS connections that it intercepts to put secrets into requests. A host gets the authorities of
+ * its own guests only, so it can sign for no others.
+ *
+ * An authority is made with the first value, and deleted with the last secret. Its private key is unencrypted in memory
+ * only, here and on the host.
  */
 import type { SecretsAuthority } from '../../protocol/host-types.ts';
 import type { InstanceId } from '../../shared/ids.ts';

@@ -1,4 +1,7 @@
-/** Makes a certificate authority. Loaded when it is needed: its library takes a while. */
+/**
+ * Makes a certificate authority. This file is imported only when an authority is made, because its library loads
+ * slowly.
+ */
 import 'reflect-metadata';
 import { webcrypto } from 'node:crypto';
 import {

@@ -1,4 +1,4 @@
-/** What a secret may be. Pure. */
+/** Defines which names, values and hosts a secret may have, and makes the placeholders that guests get. */
 import { randomBytes } from 'node:crypto';
 import { SECRET_HOSTS_MAX, SECRET_VALUE_MAX_BYTES } from '../../protocol/host-types.ts';
 import { parseEntry } from '../../shared/egress-policy.ts';

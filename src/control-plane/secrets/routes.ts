@@ -1,4 +1,7 @@
-/** Secrets of an instance: the guest has a placeholder, and its host puts the value into requests. */
+/**
+ * Routes that set, list and delete the secrets of an instance. The guest has only a placeholder for a secret; the
+ * guest's host replaces it with the value in requests to the secret's hosts.
+ */
 import { Type } from 'typebox';
 import { SECRET_HOSTS_MAX, SECRET_VALUE_MAX_BYTES, SECRETS_MAX } from '../../protocol/host-types.ts';
 import { rfc3339 } from '../../shared/clock.ts';

@@ -1,6 +1,6 @@
 /**
- * Encrypts the values of secrets for the database, and decrypts those that a host needs for its VMs. A value is bound to its
- * instance and name, so no row decrypts as another's.
+ * Encrypts the values of secrets for the database, and decrypts those that a host needs for its VMs. A ciphertext is
+ * bound to the secret's instance and name, so it does not decrypt in the row of another secret.
  */
 import type { SecretForHost } from '../../protocol/host-types.ts';
 import type { InstanceId } from '../../shared/ids.ts';
@@ -25,9 +25,7 @@ export function openValue(sealer: Sealer, instance_id: InstanceId, name: string,
   return value;
 }
 
-// The secrets that hosts use for their VMs.
-
-/** Those with a value, sorted by name. */
+/** The secrets that hosts use for these instances: those with a value, sorted by name. */
 export async function secretsOf(
   tx: Tx,
   sealer: Sealer,

@@ -1,4 +1,6 @@
-/** Secrets of instances, and the certificate authorities for them. */
+/**
+ * SQL of instances' secrets, and of the certificate authorities for them. Values and private keys are stored encrypted.
+ */
 import { sql } from 'kysely';
 import type { InstanceId } from '../../shared/ids.ts';
 import type { Tx } from '../db/pool.ts';

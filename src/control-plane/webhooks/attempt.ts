@@ -1,4 +1,7 @@
-/** One attempt at a delivery: the request that it sends, and what the answer means. Pure. */
+/**
+ * Computes one attempt at a delivery: the request that is sent (body, headers, signatures), and what the answer means
+ * for the delivery and its next attempt. Pure, except that `newSecret` is random.
+ */
 import { createHmac, createSecretKey, type KeyObject, randomBytes } from 'node:crypto';
 import { assert } from '../../shared/assert.ts';
 import type { EventId, OrgId, WebhookDeliveryId } from '../../shared/ids.ts';
@@ -7,10 +10,8 @@ import type { DeliveryState } from './model.ts';
 import type { Answer } from './outbound.ts';
 import type { Receiver } from './store.ts';
 
-/**
- * The symmetric signatures of Standard Webhooks (https://www.standardwebhooks.com): `v1,` and the base64 of an
- * HMAC-SHA-256 over `id.timestamp.body`, separated by spaces.
- */
+// The symmetric signatures of Standard Webhooks (https://www.standardwebhooks.com): `v1,` and the base64 of an
+// HMAC-SHA-256 over `id.timestamp.body`, separated by spaces.
 
 const PREFIX = 'whsec_';
 const SECRET_BYTES = 32;

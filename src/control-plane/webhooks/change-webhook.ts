@@ -1,4 +1,7 @@
-/** The verbs of webhooks and deliveries: create, change, disable, ping, delete; show a delivery, send one or many again. */
+/**
+ * Changes webhooks and their deliveries: creates, changes, disables, pings and deletes a webhook; shows a delivery, and
+ * sends one or many again.
+ */
 import { present } from '../../shared/assert.ts';
 import { AppError, invalid } from '../../shared/errors.ts';
 import { type EventId, newId, type OrgId, type WebhookDeliveryId, type WebhookId } from '../../shared/ids.ts';

@@ -1,7 +1,9 @@
 /**
- * The deliveries that a sender has claimed. Pure.
- * Invariants: of the deliveries in order, at most one per instance is ready or in flight, and they become ready in the
- * order of their adding; retries have a separate share, so they never hold up deliveries in order.
+ * Queues the deliveries that a sender has claimed. A delivery is sent in order, or is a retry. Pure.
+ *
+ * - Of the deliveries in order, at most one for each instance is ready or in flight. Those of one instance become ready
+ *   in the order in which they were added.
+ * - Retries are counted apart from deliveries in order, so they never hold those up.
  *
  *   add ─▶ (behind the same instance) ─▶ ready ─▶ in flight ─▶ answered ─▶ (outcome recorded) release
  */

@@ -1,4 +1,11 @@
-/** Makes a delivery of each event for each webhook that wants it, and wakes the senders. */
+/**
+ * Inserts a delivery of each event for each webhook that wants the event, and wakes the senders.
+ *
+ * A wake-up is only a hint, because the rows of `webhook_deliveries` are the truth. Senders are woken by:
+ * - a commit of this process that made deliveries due (`wakeSenders`)
+ * - a notification that a webhook, or the order of its deliveries, has changed (`notifyChanged`)
+ * - each process's look at the database every two seconds, which finds retries, and what other processes made due
+ */
 import { EventEmitter } from 'node:events';
 import type { EventId, OrgId, WebhookId } from '../../shared/ids.ts';
 import { notify } from '../db/notify.ts';
@@ -6,12 +13,6 @@ import { afterCommit, type Tx } from '../db/pool.ts';
 import { type PlacedEvent, readEvents } from '../events/store.ts';
 import { isPublic, wants } from './model.ts';
 import { insertDeliveries, type Listener, listListeners } from './store.ts';
-
-/*
- * Three things wake senders, and all are hints, because the rows of `webhook_deliveries` are the truth: a commit of this process
- * that made deliveries due; a notification that a webhook or the order of its deliveries changed; and each process's look at the
- * database every two seconds, which finds retries, and what other processes made due.
- */
 
 const due = new EventEmitter<{ due: [readonly WebhookId[]] }>().setMaxListeners(0);
 

@@ -1,4 +1,7 @@
-/** States of webhooks and deliveries, the events that a webhook may ask for, and limits. Pure. */
+/**
+ * Defines the states of webhooks and deliveries, the events that a webhook may ask for, and limits. Converts rows to
+ * the form in which the API shows them. Pure.
+ */
 import { rfc3339 } from '../../shared/clock.ts';
 import { EVENT_TYPES, type EventType, resourceOf } from '../events/model.ts';
 import type { SentRequest } from './attempt.ts';

@@ -1,9 +1,11 @@
 /**
- * Requests to receivers: which URLs and addresses they may go to, how they are sent, and what is kept of an answer. Nothing else
- * in the process sends any.
- * Invariants: the policy checks every address that is dialled (a name is resolved once, and the checked addresses are
- * dialled; literals are checked before); a redirect is an answer and is not followed; a request ends after `timeout_ms`,
- * however slowly bytes arrive; little of a body is read; {@link Outbound.post} never rejects.
+ * Sends requests to receivers of webhooks: decides which URLs and addresses are allowed, and what is kept of an answer.
+ * Nothing else in the process sends requests to receivers.
+ *
+ * - A name is resolved once. Each address is checked, and only checked addresses are dialled.
+ * - A redirect is an answer: it is not followed.
+ * - A request ends after `timeout_ms`, however slowly bytes arrive. At most 64 KiB of a body are read.
+ * - {@link Outbound.post} never rejects.
  */
 import { Resolver } from 'node:dns/promises';
 import { readFile } from 'node:fs/promises';
@@ -13,12 +15,10 @@ import ipaddr from 'ipaddr.js';
 import { Agent, buildConnector, type Dispatcher, errors } from 'undici';
 import { errnoOf, invalid } from '../../shared/errors.ts';
 
-/**
- * The addresses that a webhook may reach: global unicast only. It refuses loopback, private, shared, link-local,
- * metadata, multicast and reserved addresses, and those that embed an IPv4 address (mapped, NAT64, 6to4, Teredo,
- * ISATAP). Networks that the operator allows are the one exception, and the only ones that may be reached without TLS.
- * The policy is applied when a webhook is created and to each address that is dialled.
- */
+// The addresses that a webhook may reach: global unicast only. The policy refuses loopback, private, shared, link-local,
+// metadata, multicast and reserved addresses, and those that embed an IPv4 address (mapped, NAT64, 6to4, Teredo,
+// ISATAP). Networks that the operator allows are the one exception, and the only ones that may be reached without TLS.
+// The policy is applied when a webhook is created and to each address that is dialled.
 
 /** A network of BERTH_WEBHOOK_ALLOW_CIDRS. */
 export interface Network {
@@ -98,10 +98,8 @@ function literalOf({ hostname }: URL): string | null {
   return isIP(bare) === 0 ? null : bare;
 }
 
-/**
- * Resolves names for {@link Outbound}, the hosts file first. Uses c-ares: getaddrinfo would block one of libuv's four
- * threads for each name whose server is silent, and with them every file operation of the process.
- */
+// Resolves names for `Outbound`, the hosts file first. Uses c-ares: getaddrinfo would block one of libuv's four
+// threads for each name whose server is silent, and with them every file operation of the process.
 
 /** All addresses of a name; @throws NameUnknown */
 export type Resolve = (name: string) => Promise<readonly string[]>;
@@ -195,10 +193,8 @@ export function retryAfterSeconds(header: string | string[] | undefined, now_ms:
   return Number.isNaN(seconds) ? null : Math.min(Math.max(seconds, 0), MAX_RETRY_AFTER_SECONDS);
 }
 
-/**
- * The failure of a request, described for the owner of the webhook. A text never has an address that a name resolved to:
- * it may be internal to the operator.
- */
+// The failure of a request, described for the owner of the webhook. A text never has an address that a name resolved to:
+// it may be internal to the operator.
 
 /** The policy refused an address; nothing was sent. */
 class AddressRefused extends Error {

@@ -1,4 +1,7 @@
-/** Routes of webhooks and of their deliveries: schemas and thin handlers. */
+/**
+ * Routes of webhooks (create, list, show, change, delete, rotate the secret), and of their deliveries (list, show,
+ * ping, redeliver, replay).
+ */
 import type { FastifyRequest } from 'fastify';
 import { Type } from 'typebox';
 import { AppError } from '../../shared/errors.ts';

@@ -1,7 +1,9 @@
 /**
- * Sends the deliveries of one webhook, under its lease. Requests run beside the state machine; the state machine alone uses the
- * database: it reads pages of due deliveries, records outcomes, and releases the lease.
- * Invariants: the outcome of a request is recorded before its claim ends; an unsent delivery stays pending.
+ * Sends the deliveries of one webhook, while this process holds the webhook's lease. Requests run concurrently. One
+ * loop does the rest: it reads pages of due deliveries, records outcomes, and releases the lease.
+ *
+ * - The outcome of a request is recorded before its claim ends.
+ * - A delivery that was not sent stays pending.
  *
  *   starting ─ lease taken ─▶ sending ─ nothing is due ─────────────────────────────▶ released
  *      │                         └─ end() ─▶ draining ─ what is in flight is recorded ─▶ released

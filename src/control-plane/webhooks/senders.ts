@@ -1,9 +1,11 @@
 /**
- * The senders of one process: which webhooks have one, their slots, and the renewal of their leases.
- * Invariants: of each webhook there is at most one sender, and it has the lease; slow receivers have slots of their own,
- * so they hold up each other only; a process that cannot renew its leases stops sending before they expire.
+ * Runs the senders of one process: decides which webhooks have a sender now, and renews the senders' leases.
  *
- *   wake, or due at a poll ─▶ ready (fast or slow, first come first served) ─▶ active ─▶ (ready again, if it leaves more)
+ * - A webhook has at most one sender, which holds the webhook's lease.
+ * - Slow receivers have slots of their own, so they hold up only each other.
+ * - A process that cannot renew its leases stops sending before they expire.
+ *
+ *   wake, or due at a poll ─▶ ready (fast or slow, first come first served) ─▶ active ─▶ (ready, if it leaves more)
  */
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';

@@ -1,7 +1,9 @@
 /**
- * All SQL of webhooks, in this order: webhooks; deliveries as the API and the fan-out see them; what a sender reads and records;
- * leases; the removal of old rows. A deleted webhook has no organisation, and the sweep removes its rows. A sender holds its
- * webhook's lease, so it locks no deliveries.
+ * All SQL of webhooks, in this order: webhooks; deliveries as the API and the fan-out see them; what a sender reads and
+ * records; leases; the removal of old rows.
+ *
+ * - A deleted webhook has no organisation, so the API does not find it. The sweep removes its rows later.
+ * - A sender locks no rows of deliveries, because it holds its webhook's lease.
  */
 import { type RawBuilder, sql } from 'kysely';
 import {
@@ -213,7 +215,7 @@ export async function findOwner(tx: Tx, id: WebhookId): Promise<OrgId | null> {
   return row?.org_id ?? null;
 }
 
-/** Deliveries as the API and the outbox see them: inserted, listed, redelivered, replayed, counted. */
+// Deliveries as the API and the outbox see them: inserted, listed, redelivered, replayed, counted.
 
 export interface NewDelivery {
   readonly webhook_id: WebhookId;
@@ -380,7 +382,7 @@ export async function countPendingDeliveries(tx: Tx): Promise<number> {
   return Number(rows[0]?.count ?? 0);
 }
 
-/** What a sender reads of its webhook and its deliveries. It holds the webhook's lease, so it need not lock rows. */
+// What a sender reads of its webhook and its deliveries. A sender holds the webhook's lease, so it need not lock rows.
 
 export interface Receiver {
   readonly id: WebhookId;
@@ -462,9 +464,9 @@ export async function listDue(
   return rows;
 }
 
-/** Writes the outcomes of a webhook's deliveries, several in one statement, and its health. */
-
 /**
+ * Writes the outcomes of a webhook's deliveries, several in one statement.
+ *
  * An outcome decides the delivery's state only if the delivery is still pending at this try; a success always does.
  * Otherwise it was redelivered, replayed or disabled during the attempt, and the attempt is kept alone. Writing an
  * outcome twice changes nothing.
@@ -524,10 +526,8 @@ export async function noteHealth(
   return rows[0];
 }
 
-/**
- * Leases: at most one process sends to a webhook. A process that dies leaves a lease that expires, and another process
- * takes it over.
- */
+// Leases: at most one process sends to a webhook. A process that dies leaves a lease that expires, and another process
+// takes it over.
 
 /** Whether `owner` holds the lease now, for `lease_s`. */
 export async function takeLease(
@@ -599,7 +599,7 @@ export async function listDueWebhooks(tx: Tx): Promise<readonly DueWebhook[]> {
   return rows;
 }
 
-/** Removes old attempts and deliveries, and all rows of deleted webhooks. Each statement removes few rows. */
+// Removes old attempts and deliveries, and all rows of deleted webhooks. Each statement removes few rows.
 
 const KEPT_DAYS = 14;
 /** Events are kept for so long. A delivery without its event can't be sent. */
