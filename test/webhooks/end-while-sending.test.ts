@@ -81,11 +81,13 @@ test('claimed deliveries go to the new address', async (t) => {
   const [before, after] = [await startRecorder(), await startRecorder()];
   const { id } = await makeProvenWebhook(api, owner, before.url);
   const release = before.hold();
+  claimed.mock.resetCalls();
   await muchHappens(owner);
   await before.has(IN_FLIGHT);
-  claimed.mock.resetCalls();
   assert.equal((await api.as(owner).patch(`/v1/webhooks/${id}`, { url: after.url })).status, 200);
-  await until('its sender reads the webhook and its deliveries again', () => claimed.mock.callCount() > 0);
+  // A page that follows another does not begin with the first delivery.
+  const ids = () => claimed.mock.calls.map(({ arguments: [delivery] }) => delivery.id);
+  await until('its sender reads the webhook and its deliveries again', () => ids().lastIndexOf(ids()[0]) > 0);
   release();
   await after.has(EVENTS - IN_FLIGHT);
   assert.equal(before.got.length, IN_FLIGHT);

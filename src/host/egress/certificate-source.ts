@@ -41,7 +41,13 @@ export class CertificateSource {
     known.leafs ??= import('./leaf-certificates.ts').then(
       ({ LeafCertificates }) => new LeafCertificates(known.authority),
     );
-    return (await known.leafs).make(name, public_key);
+    try {
+      return await (await known.leafs).make(name, public_key);
+    } catch (error) {
+      // What failed is tried anew at the next name.
+      known.leafs = null;
+      throw error;
+    }
   }
 }
 
