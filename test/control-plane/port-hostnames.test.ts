@@ -225,3 +225,15 @@ test('an organisation with many names that are due does not hold up the check of
   const due = await listDueHostnames(api.db, 2);
   assert.ok(due.some((each) => each.hostname === hostname));
 });
+
+test('a name of an instance that is being deleted takes no place among the checks', async () => {
+  const port = await published();
+  await added(port);
+  const instance_id = /inst_\w+/.exec(port.path)?.[0];
+  await api.db.updateTable('http_hostnames').set({ next_check_at: sql`now()` }).execute();
+  const isDue = async () =>
+    (await listDueHostnames(api.db, 1_000)).some(({ port_id }) => port_id === port.id);
+  assert.equal(await isDue(), true);
+  assert.equal((await client.delete(`/v1/instances/${instance_id}`)).status, 202);
+  assert.equal(await isDue(), false);
+});

@@ -154,7 +154,7 @@ export async function listDueHostnames(tx: Tx, limit: number): Promise<DueHostna
     select h.port_id, h.hostname, h.proof, h.active_at is not null as active,
       extract(epoch from now() - h.created_at)::float8 as age_s
     from http_hostnames h join http_ports p on p.id = h.port_id join instances i on i.id = p.instance_id
-    where h.next_check_at <= now()
+    where h.next_check_at <= now() and not i.deleting
     order by row_number() over (partition by i.org_id order by h.next_check_at), h.next_check_at
     limit ${limit}`.execute(tx);
   return rows;
