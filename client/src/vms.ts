@@ -1,5 +1,5 @@
 /**
- * The handle of an instance's VM: starts, stops and flushes it, runs commands in it, and waits until it has a state.
+ * The handle of an instance's VM: starts, stops and flushes it, runs commands in it, and waits until it reaches a state.
  */
 import { BerthError, VmWaitError } from './errors.ts';
 import {

@@ -1,6 +1,10 @@
 /**
- * Words for people that the command line and the console share: durations, names of programs, a warning about links
- * that lead to the wrong machine, and a role's rights as a scope.
+ * Text helpers that the command line and the console share, so that both say the same:
+ *
+ * - `readDuration`, `durationText`: parse and format durations such as `10m`.
+ * - `localLinkWarning`: warns about a link to `localhost`, which a server without BERTH_PUBLIC_URL makes.
+ * - `programName`: shortens a user agent to a name such as `Firefox on Linux`.
+ * - `scopeOfRole`: lists the rights of a member's role in the form of an API key's scope.
  */
 import type { Member } from './generated.ts';
 

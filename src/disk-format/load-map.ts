@@ -1,7 +1,11 @@
 /**
- * Builds the block map of a generation from its layers, oldest first: map objects (map-objects.ts) and segments, of
- * which only the directory is read. A later layer overrides an earlier one; only the first may be a full map. Also
- * builds the maps of several generations, one after the other, and lists the changes between two maps.
+ * Builds the block map of a generation, which says for each block of the disk in which object, and where, it is stored.
+ *
+ * - `loadMap` reads the generation's layers from the object store, oldest first; a later layer overrides earlier ones.
+ *   A layer is a segment, of which only the directory is read, or a map object (map-objects.ts): a full map, which only
+ *   the first layer may be, or a delta map, with the changes of a map. It throws if an object is missing or corrupt.
+ * - `chainMaps` builds the maps of several generations in turn, with at most two in memory.
+ * - `diffMaps` lists the changes between two maps.
  */
 import type { ObjectStore } from '../object-store/object-store.ts';
 import { assert, present } from '../shared/assert.ts';

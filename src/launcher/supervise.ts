@@ -2,7 +2,7 @@
  * Runs the roles as child processes, restarts each that dies, and stops them in the reverse order of their start. A
  * child notices that the launcher has died when its IPC channel closes ({@link exitWithParent}).
  *
- *     running ─ dies ─▶ waiting (random, up to 0.2 s, later 1 s; again 0.2 s after 30 s of life) ─▶ running
+ *     running ─ dies ─▶ waiting ─ a random pause: at first up to 0.2 s, later up to 1 s ─▶ running
  *        └──── stop ─▶ SIGTERM, 10 s, SIGKILL ─▶ ended
  */
 import { type ChildProcess, spawn } from 'node:child_process';

@@ -1,5 +1,5 @@
 /**
- * Sends requests that carry items of several instances, so that one bad item does not hold up the others.
+ * Sends requests that carry items of several instances to the control plane, so that one bad item does not hold up the others.
  *
  *   item ──fits its schema──▶ request ──▶ accepted
  *     └──no──▶ dropped           └──refused──▶ its halves, down to the item that is refused ──▶ dropped

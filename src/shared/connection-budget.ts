@@ -1,14 +1,15 @@
 /**
- * Bounds the open connections of one listener, or of several together: in total, and by source (an IPv4 address or an
- * IPv6 /64). At a bound an older connection is closed to admit the newcomer, so that nobody can lock others out:
+ * Bounds the open connections of one listener, or of several together: in total, and per source (an IPv4 address or an
+ * IPv6 /64). At a bound it closes an older connection to admit the new one, so that no client can lock others out:
  *
- * - A source at its own bound loses its longest idle connection.
- * - At the total, the source with the most idle connections loses one, if over a quarter of all are idle. Otherwise the
- *   source with the most connections in use loses one, if it has more than twice as many as the newcomer's source; if
- *   not, the source with the most idle ones does.
- * - If none may be closed, the newcomer is closed.
- * - A trusted proxy carries many clients: it has no bound of its own, and its connections in use are never closed.
- * - A trusted connection counts only towards the total, and is never closed for a newcomer.
+ * - A source is at its bound: its longest idle connection is closed.
+ * - The total is reached, and over a quarter are idle: the source with the most idle ones loses its longest idle one.
+ * - The total is reached, and fewer are idle: the source with the most connections in use loses one, an idle one first,
+ *   if it holds over twice as many as the newcomer's source. Otherwise the source with the most idle ones loses one.
+ * - The rule finds no connection to close: the newcomer is closed.
+ *
+ * A trusted proxy (`isProxy`) carries many clients: it has no bound of its own, and none of its connections in use is
+ * closed. A trusted connection (`trust`: its caller proved who it is) counts only in the total, and is never closed.
  */
 import { existsSync, readFileSync } from 'node:fs';
 import type { Log } from './log.ts';

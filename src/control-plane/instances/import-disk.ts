@@ -1,7 +1,11 @@
 /**
- * Serves commands that the operator runs on the server. `openDisk` returns what such a command needs to read a
- * generation. `importDisk` makes the generation that a command has put into the object store the head of a stopped
- * instance's disk.
+ * Reads and changes the database for commands that the operator runs on the server to read or import a disk. The
+ * commands themselves read and write the objects.
+ *
+ * - `openDisk` returns the layers and data keys of the head, or of a retained generation.
+ * - `importDisk` commits an import: the command has stored the segments of a new generation, which becomes the head.
+ *   It refuses if the VM is not stopped, or if the disk has changed since the import began. It raises the epoch, so
+ *   that no host continues with an earlier overlay.
  */
 import { type DataKey, KeyRing } from '../../disk-format/frame-cipher.ts';
 import type { MapRef, SegmentRef } from '../../protocol/types.ts';

@@ -1,6 +1,7 @@
 /**
- * Makes a certificate authority. This file is imported only when an authority is made, because its library loads
- * slowly.
+ * Makes the certificate authority (ECDSA P-256, 10 years) that signs the certificates which the egress proxy shows to a
+ * guest, so that the proxy can put secrets into the guest's TLS requests. Returns the certificate and the private key
+ * as PEM, and stores nothing. This file is imported only when an authority is made, because its library loads slowly.
  */
 import 'reflect-metadata';
 import { webcrypto } from 'node:crypto';

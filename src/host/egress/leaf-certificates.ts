@@ -1,7 +1,7 @@
 /**
  * Makes the certificates that the egress proxy shows to guests when it intercepts their TLS connections: signed by an
- * instance's authority, for names that a secret covers. The authority's private key stays in this process; that of a
- * certificate stays in the proxy. This file is imported on first use, because its library takes a while to load.
+ * instance's authority, for names that a secret covers. The authority's private key stays in this process; the private key
+ * of a certificate stays in the proxy. This file is imported on first use, because its library takes a while to load.
  */
 import 'reflect-metadata';
 import { webcrypto } from 'node:crypto';
