@@ -1,8 +1,10 @@
 /**
- * Words for people about the audit log: lists the actions that a filter can choose, and formats the details of an entry
- * that its action and target do not show.
+ * Formats the audit log for people. The command line and the console share it:
+ *
+ * - `AUDIT_ACTIONS`: the actions by which the log can be filtered.
+ * - `auditDetails`: an entry's further facts as text, such as `cpus: 4, memory: 2 GiB`, without the target's name.
+ * - `auditIds`: the ids in an entry for which the caller looks up names.
  */
-
 import { durationText, programName } from './words.ts';
 
 /** A test compares them with what the server writes. */

@@ -1,8 +1,8 @@
 /**
  * Calls the API for the logged-in user, with the token of the session and the chosen organisation.
  *
- * - The token is renewed before it expires, and after a 401, except from calls where a 401 means a wrong password. If the server refuses to
- *   renew it, the session ends.
+ * - The token is renewed before it expires, and after a 401, except from calls where a 401 means a wrong password. If
+ *   the server refuses to renew it, the session ends.
  * - If an operation needs a recent password, `call` waits until the user has typed it, and then repeats the request.
  * - While the connection is lost, `call` refuses changes at once.
  */

@@ -1,16 +1,16 @@
 /**
- * The egress proxy of a host: DNS resolver and TCP proxy of the VMs whose egress is restricted, and proxy for port 443
- * of VMs with secrets. nftables rules redirect these look-ups and connections here, and keep the original destination.
- * Everything else that a guest sends is decided by the rules alone (host/egress/policy-rules.ts).
+ * The egress proxy of a host: resolves names and connects to servers for VMs with restricted egress, and puts secrets
+ * into requests to port 443. nftables rules redirect these look-ups and connections here, and keep the original
+ * destination. They decide all other traffic of a guest themselves (host/egress/policy-rules.ts).
  *
- *   look-up ──► dns-server ──► proxied-guest: is the name permitted? ──► name-resolver ──► the host's resolvers
- *   port 443 ──► tls-handler ──┬──► secret-handler, where a secret names the server
- *   port 80 ──► http-handler ──┼──► guest: is the name permitted, and did it have this address? ──► the destination
- *   other ──► address-handler ─┘
+ *   look-up  ──► dns-server: is the name allowed? ──► name-resolver ──► the host's resolvers
+ *   port 443 ──► tls-handler: are the TLS server name and the address allowed? ──► the server, by secret-handler if it
+ *                                                                                 has a secret for that name
+ *   port 80  ──► http-handler: are the host of each request and the address allowed? ──► the server
+ *   other    ──► address-handler: was the address resolved for an allowed name? ──► the server
  *
- * Invariants: a VM that is not in the proxy's state gets nothing. A restricted VM is connected only to an address that
- * its policy allows, or that the resolver gave for an allowed name. A new state is confirmed only after it was applied
- * to open connections.
+ * Invariants: a VM that the agent has not listed gets nothing. A restricted VM reaches only addresses that its policy
+ * allows, or that it got for an allowed name. A new policy is confirmed only once open connections obey it.
  */
 import type { Socket } from 'node:net';
 import { Denials } from '../protocol/denials.ts';

@@ -1,12 +1,13 @@
 /**
- * Keeps the list of control planes that a client can reach, and which one it uses now: the same one until it fails,
- * then the next of the list.
+ * Keeps the control planes that an agent or an ingress can call, and chooses the one to call: the current one until it
+ * fails, then the next.
  *
- * The list always has the configured address, which may be a load balancer's. The others come from answers of control
- * planes (`learn`). Connections are pinned to a certificate by its fingerprint. If an answer no longer lists the
- * fingerprint that is pinned for the configured address, that certificate was replaced, and the first listed one is
- * pinned instead. Because a balancer may lead to any control plane, the configured address is also in the list with
- * every other listed certificate.
+ * The list starts with the configured address; `learn` adds those that control planes report, each with the fingerprint
+ * of its certificate. A connection to an entry with a fingerprint is accepted only with that certificate:
+ *
+ * - If the configured fingerprint is no longer reported, the certificate was replaced: the first reported one counts.
+ * - The configured address may be a load balancer's, behind which each control plane has its own certificate. So it is
+ *   in the list once for each reported certificate.
  */
 import type { TLSSocket } from 'node:tls';
 import { Agent, buildConnector } from 'undici';

@@ -17,7 +17,7 @@ import { hostsCertificate } from '../../src/control-plane/fleet/hosts-certificat
 import { expireHosts, LeaseMonitor, marginMs } from '../../src/control-plane/fleet/lease-monitor.ts';
 import { createInternalApp } from '../../src/control-plane/internal/app.ts';
 import { listRoutes } from '../../src/control-plane/vms/route-store.ts';
-import { Ingress } from '../../src/ingress/ingress.ts';
+import { Ingress } from '../../src/ingress/ssh-ingress.ts';
 import { ensureSecrets, makeDataFolder } from '../../src/launcher/data-folder.ts';
 import { ControlPlaneClient, ControlPlaneUnavailable } from '../../src/protocol/client.ts';
 import { DEFAULT_LEASE_MS } from '../../src/protocol/types.ts';

@@ -19,7 +19,7 @@ import { after, before, describe, type TestContext, test } from 'node:test';
 import { sql } from 'kysely';
 import { addIngress, removeIngress, showIngresses } from '../../src/cli/server/fleet.ts';
 import { stopIdle } from '../../src/control-plane/vms/stop-vm.ts';
-import { Ingress } from '../../src/ingress/ingress.ts';
+import { Ingress } from '../../src/ingress/ssh-ingress.ts';
 import { ControlPlaneClient } from '../../src/protocol/client.ts';
 import { parseJoinToken } from '../../src/protocol/protocol.ts';
 import { type InstanceId, newId } from '../../src/shared/ids.ts';

@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { createServer as createHttpServer } from 'node:http';
 import { connect, createServer, type Socket } from 'node:net';
 import { type TestContext, test } from 'node:test';
-import { Ingress } from '../../src/ingress/ingress.ts';
+import { Ingress } from '../../src/ingress/ssh-ingress.ts';
 import { ControlPlaneClient } from '../../src/protocol/client.ts';
 import type { IngressRoute, RoutesRequest } from '../../src/protocol/ingress-types.ts';
 import { type InstanceId, newId } from '../../src/shared/ids.ts';

@@ -1,11 +1,12 @@
 /**
- * Reads and changes the database for commands that the operator runs on the server to read or import a disk. The
- * commands themselves read and write the objects.
+ * Does the database's part of the operator's commands that read or import a disk, which run on the server
+ * (cli/server/). The commands themselves read and write the disk's objects in the store.
  *
- * - `openDisk` returns the layers and data keys of the head, or of a retained generation.
- * - `importDisk` commits an import: the command has stored the segments of a new generation, which becomes the head.
- *   It refuses if the VM is not stopped, or if the disk has changed since the import began. It raises the epoch, so
- *   that no host continues with an earlier overlay.
+ * - `openDisk`: finds what is needed to read a generation: its layers (the segments and maps that its blocks are in)
+ *   and the data keys.
+ * - `importDisk`: makes an imported generation the head, after the command has stored its segments. It refuses if the
+ *   VM is not stopped, or if the disk has changed since the import began. It raises the epoch, so that no host
+ *   continues from an older overlay.
  */
 import { type DataKey, KeyRing } from '../../disk-format/frame-cipher.ts';
 import type { MapRef, SegmentRef } from '../../protocol/types.ts';

@@ -1,6 +1,8 @@
 /**
- * Routes that set, list and delete the secrets of an instance. The guest has only a placeholder for a secret; the
- * guest's host replaces it with the value in requests to the secret's hosts.
+ * Routes that set, list and delete the secrets of an instance. No answer contains a secret's value.
+ *
+ * A guest has only a placeholder for each secret. Where it sends an HTTPS request to a server that the secret names (in
+ * the API: `hosts`), the egress proxy replaces the placeholder in the header fields by the value.
  */
 import { Type } from 'typebox';
 import { SECRET_HOSTS_MAX, SECRET_VALUE_MAX_BYTES, SECRETS_MAX } from '../../protocol/host-types.ts';

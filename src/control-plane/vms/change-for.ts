@@ -1,6 +1,9 @@
 /**
- * Computes the change of a VM's row that a host's observation causes (`changeFor`), and what the change was made for,
- * and by whom (`causeOf`). Both are pure. `announceVm` appends the events of the change.
+ * Translates a host's report about a VM into what the database records:
+ *
+ * - `changeFor`: the change of the VM's row: its state, the reason, addresses and times. Pure.
+ * - `causeOf`: why the VM started, stopped or was suspended (a request, idleness, a drain …), and who caused it. Pure.
+ * - `announceVm`: appends the events of a changed state, such as `vm.started` and `vm.failed`.
  */
 import type { Observation, VmReasonCode } from '../../protocol/types.ts';
 import { present } from '../../shared/assert.ts';
