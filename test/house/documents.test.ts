@@ -160,6 +160,15 @@ test('every file of code that a comment names in backticks exists', () => {
   assert.deepEqual(missing, []);
 });
 
+test('every module that a test names for a program of its own exists', () => {
+  const missing = filesBelow('test', ['.ts']).flatMap((path) =>
+    [...read(path).matchAll(/\bSRC\/([\w/-]+\.ts)/g)]
+      .filter(([, name = '']) => !exists(join('src', name)))
+      .map(([, name]) => `${path}: ${name}`),
+  );
+  assert.deepEqual(missing, []);
+});
+
 /** The titles that a document quotes behind a test's path: `test/….test.ts`: “title”†, “another …”. */
 const QUOTED_TITLES =
   /`((?:test|src|bench)\/[\w./-]+\.test\.ts)`(?:†?: ((?:“[^”]+”(?: \([^)]*\))?†?(?:, )?)+))?/g;

@@ -12,7 +12,7 @@ const quiet = () => undefined;
 
 function holder(lock_path: string, after = ''): string {
   return `
-    import { lockDataFolder } from 'SRC/launcher/single.ts';
+    import { lockDataFolder } from 'SRC/launcher/data-folder.ts';
     import { spawn } from 'node:child_process';
     try {
       const lock = await lockDataFolder(${JSON.stringify(lock_path)}, () => undefined);
