@@ -190,3 +190,21 @@ test('after a restore of the database what was covered before its copy is there,
   const silent = restored(35).filter((event) => event.kind !== 'loss' || event.at_ms !== 51);
   assert.match(found(silent), /boot b3 at 50 has record 2 after the fsync of 3, and no event says recovered/);
 });
+
+test('after a restore, a receipt of a new VM does not cover what an earlier guest wrote at the same epoch', () => {
+  const restored = (ended_ms: number): Event[] => [
+    ...GOOD.filter(({ kind }) => kind !== 'head'),
+    { kind: 'restored', at_ms: 45, copied_ms: 35 },
+    // The guest of the VM that the database does not know any more runs on, and its epoch comes again.
+    ...[record(46, 3, 9), runs(ended_ms, [], []), vm(3, 3), generation(2, 3)],
+    call(50, 52, 'flush', { generation: 2 }),
+    boot(51, 3, 2, { boot_id: 'new' }),
+    loss(52),
+    boot(60, 4, 2, { boot_id: 'newer' }),
+  ];
+  assert.deepEqual(check(restored(47)), []);
+  assert.match(
+    found(restored(55)),
+    /boot newer at 60 has record 2, but the receipt of generation 2 covers 9/,
+  );
+});

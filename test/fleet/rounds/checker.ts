@@ -142,7 +142,7 @@ function nameOf(found: Boot | Head): string {
 }
 
 /** What flushes and stops cover, and what forks have of it. */
-function coversOf({ events, covers: earlier }: Part): Cover[] {
+function coversOf({ events, covers: earlier, is_restored }: Part): Cover[] {
   const calls = all(events, 'call').filter(({ outcome }) => outcome === 'ok');
   const epochs = new EpochsOf(events);
   const written = byInstance(all(events, 'record'));
@@ -163,7 +163,10 @@ function coversOf({ events, covers: earlier }: Part): Cover[] {
     if (epoch === undefined) continue;
     // A stop covers all that was acknowledged; a flush, what was acknowledged before it began.
     const until_ms = call.verb === 'stop' ? at_ms : began_ms;
-    const number = newestOf(written.get(instance) ?? [], epoch, until_ms);
+    // Epochs count anew after a restore: a guest whose process had ended is of another VM than the one that is flushed.
+    const since_ms = is_restored && call.verb === 'flush' ? endOfProcesses(events, instance, began_ms) : 0;
+    const its = (written.get(instance) ?? []).filter((record) => record.at_ms > since_ms);
+    const number = newestOf(its, epoch, until_ms);
     const why =
       call.verb === 'stop' ? `the stop at ${at_ms}` : `the receipt of generation ${call.generation}`;
     covers.push({ instance, from_ms: at_ms, number, why });
@@ -219,6 +222,13 @@ class EpochsOf {
       return this.#vms.find((row) => row.instance === instance && row.boot === boot)?.epoch;
     return undefined;
   }
+}
+
+/** When an instance was last seen without a process, before that time; 0: never. */
+function endOfProcesses(events: readonly Event[], instance: string, before_ms: number): number {
+  return all(events, 'processes')
+    .filter((seen) => seen.instance === instance && seen.running.length + seen.paused.length === 0)
+    .reduce((last, { at_ms }) => (at_ms < before_ms ? Math.max(last, at_ms) : last), 0);
 }
 
 /** The newest record that the VM's last guest had reported by then. */
